@@ -1,0 +1,63 @@
+# The one door: `make` or `make help` lists what there is. Every target sets up what it needs, once,
+# in $(VENV); nothing is installed anywhere else.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+# A Debian without its venv module makes an environment without pip; the system's pip serves it.
+PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo "$(BIN)/python -m pip" \
+	|| echo "$(PYTHON) -m pip --python $(BIN)/python")
+INSTALL = $(PIP) install -qq --disable-pip-version-check --root-user-action=ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test cover run bench clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  (PYTHON=$(PYTHON) VENV=$(VENV); ARGS goes to the command, as in: make test ARGS='-k lease')"
+
+run: $(VENV)/.run ## see it work: adopt, expire and drain a sample database, in under a minute
+	@$(BIN)/checkpointd demo $(ARGS)
+
+test: $(VENV)/.dev ## run every test; one that lacks a program is skipped and says so
+	@$(BIN)/python -m pytest $(ARGS)
+
+cover: $(VENV)/.dev ## run every test and show the branches that none took
+	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(ARGS)
+
+check: $(VENV)/.dev ## format, lint, types and layers, without changing a file
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.dev ## format, and mend what the linter can
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(VENV)/.bench ## measure, each figure against a peer in the same run
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+setup: $(VENV)/.dev ## make the environment for working on it
+
+clean: ## remove what these targets made
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("checkpointd needs Python 3.11 or newer, and $(PYTHON) is %d.%d: give another, as in: make PYTHON=python3.12 run" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
+		|| $(PYTHON) -m venv --clear --without-pip $(VENV)
+
+# Each stamp is one set of packages; it is made anew when pyproject.toml changes.
+$(VENV)/.run: EXTRAS = embedded,langgraph
+$(VENV)/.dev: EXTRAS = dev
+$(VENV)/.bench: EXTRAS = dev,bench
+
+$(VENV)/.run $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
+	@echo "installing checkpointd[$(EXTRAS)] into $(VENV)"
+	@$(INSTALL) --editable '.[$(EXTRAS)]'
+	@touch $@

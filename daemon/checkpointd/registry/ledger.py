@@ -1,0 +1,299 @@
+"""The drain's steps on the store: the lease protocol, one method for each row of its table."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from checkpointd.domain.errors import (
+    AlreadyMigratedError,
+    CommitRefusedError,
+    CorruptRecordError,
+    LeaseBusyError,
+    LeaseLostError,
+    UnknownCheckpointError,
+)
+from checkpointd.domain.refs import Lease, MigrationLink, from_us
+from checkpointd.domain.standing import RefRecord
+from checkpointd.domain.states import FailureReason, Hold, RefState, ReplayOutcome, WriterLine
+from checkpointd.registry.codec import (
+    HOLD_LETTERS,
+    LINE_LETTERS,
+    clean,
+    decode_boundary,
+    decode_record,
+    microseconds,
+)
+from checkpointd.registry.keys import member, split_member
+from checkpointd.registry.store import Store
+
+Named = tuple[str, str]
+"""A ref: thread and checkpoint."""
+
+Taken = tuple[str, str, str]
+"""A ref and the token, or the whole value, of its lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What is due in a partition, and the word that a claim would be given."""
+
+    word: str
+    """``go``, ``not_frozen``, ``paused``, ``halted`` or ``canary``."""
+    canary: str
+    due: tuple[Named, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one claim took."""
+
+    word: str
+    leases: tuple[Lease, ...] = ()
+    busy: int = 0
+    quarantined: tuple[RefRecord, ...] = ()
+    """Refs that had spent their attempts."""
+    corrupt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A link, and whether this commit made it."""
+
+    link: MigrationLink
+    outcome: ReplayOutcome
+    """``migrated`` or ``already_migrated``."""
+
+
+class DrainLedger:
+    """Peek, claim, renew, release, fail and commit."""
+
+    def __init__(self, store: Store, *, actor: str, lease_ttl: timedelta) -> None:
+        self._store = store
+        self._actor = clean(actor, 120)
+        self._ttl_ms = lease_ttl // timedelta(milliseconds=1)
+
+    async def with_work(self) -> tuple[list[int], int]:
+        """The partitions whose counters show refs to claim, and how many refs those are."""
+        words = [f"legacy:{s}" for s in (RefState.PENDING, RefState.RETRYABLE, RefState.REPLAYING)]
+        rows = await self._store.read_many(
+            [("HMGET", keys.counters, *words) for keys in self._store.keys.all]
+        )
+        counts = [sum(int(n or 0) for n in row) for row in rows]
+        return [p for p, n in enumerate(counts) if n > 0], sum(counts)
+
+    async def peek(self, partition: int, most: int) -> Peek:
+        """What may be claimed now in this partition, earliest first; nothing is written."""
+        word, *due = await self._store.at(partition, "peek", [], [most])
+        text, _, epoch = word.decode().partition(":")
+        return Peek(text, epoch, tuple(split_member(raw) for raw in due))
+
+    @staticmethod
+    def drawn(refs: Sequence[Named]) -> tuple[Taken, ...]:
+        """Each ref with a token of its own: 128 random bits, never shared, never used again."""
+        return tuple((thread, checkpoint, secrets.token_hex(16)) for thread, checkpoint in refs)
+
+    async def claim(
+        self,
+        partition: int,
+        wanted: Sequence[Taken],
+        *,
+        most: int,
+        max_attempts: int,
+        canary: str = "",
+    ) -> Claim:
+        """Take up to ``most`` of these refs, their attempts counted and fences issued.
+
+        Again with the same tokens: what it holds is given again, without another attempt.
+        If the call is cancelled or fails, hand ``wanted`` to ``release_tokens``.
+        """
+        keys = self._store.keys
+        more_keys: list[str] = []
+        args: list[str | int] = [self._ttl_ms, max_attempts, self._actor, canary, most]
+        for thread, checkpoint, token in wanted:
+            more_keys += (keys.thread(thread), keys.lease(thread, checkpoint))
+            args += (member(thread, checkpoint), token)
+        word, *rest = await self._store.at(partition, "claim", more_keys, args)
+        if word != b"go":
+            return Claim(word.decode())
+        now = from_us(int(rest[0]))
+        leases: list[Lease] = []
+        quarantined: list[RefRecord] = []
+        busy = corrupt = 0
+        for answer in rest[1:]:
+            index = int(answer[0])
+            thread, checkpoint, token = wanted[index]
+            match answer[1]:
+                case b"busy":
+                    busy += 1
+                case b"corrupt":
+                    corrupt += 1
+                case b"quarantined":
+                    quarantined.append(decode_record(thread, checkpoint, answer[2]))
+                case b"held":
+                    _, _, fence, attempts, raw, boundary, boundary_id = answer
+                    record = decode_record(thread, checkpoint, raw)
+                    leases.append(
+                        Lease(
+                            thread_id=thread,
+                            checkpoint_id=checkpoint,
+                            fence=int(fence),
+                            token=token,
+                            attempt=int(attempts),
+                            created_at=record.ref.created_at,
+                            boundary=decode_boundary(thread, boundary_id.decode(), boundary)
+                            if boundary
+                            else None,
+                            own_boundary=bool(boundary) and bool(record.boundary_id),
+                            stands_in_for=record.stands_in_for,
+                            confirmed=record.confirmed_at is not None,
+                            acquired_at=now,
+                        )
+                    )
+        return Claim("go", tuple(leases), busy, tuple(quarantined), corrupt)
+
+    async def acquire(self, thread_id: str, checkpoint_id: str, *, token: str) -> Lease:
+        """Take one ref's lease; again with the same token: the same lease, prolonged.
+
+        ``LeaseBusyError``, ``AlreadyMigratedError``, ``UnknownCheckpointError``, or
+        ``CommitRefusedError`` where the ref is not to be replayed at all.
+        """
+        word, *rest = await self._store.on_thread(
+            "acquire",
+            thread_id,
+            thread_id,
+            checkpoint_id,
+            token,
+            self._ttl_ms,
+            self._actor,
+            lease_of=checkpoint_id,
+        )
+        match word:
+            case b"busy":
+                raise LeaseBusyError(f"{thread_id}/{checkpoint_id}", int(rest[0]) / 1000)
+            case b"unknown":
+                raise UnknownCheckpointError(thread_id, checkpoint_id)
+            case b"corrupt":
+                raise CorruptRecordError(f"{checkpoint_id!a} of {thread_id!a}", "unknown layout")
+            case b"refused":
+                record = decode_record(thread_id, checkpoint_id, rest[0])
+                legacy = record.ref.writer_line is WriterLine.LEGACY
+                reason = FailureReason.NOT_AUTHORITATIVE if legacy else FailureReason.WRITER_LINE
+                raise CommitRefusedError(thread_id, checkpoint_id, reason)
+            case b"migrated":
+                record = decode_record(thread_id, checkpoint_id, rest[0])
+                became = record.link.checkpoint_id if record.link else ""
+                raise AlreadyMigratedError(thread_id, checkpoint_id, became)
+        record = decode_record(thread_id, checkpoint_id, rest[1])
+        return Lease(
+            thread_id=thread_id,
+            checkpoint_id=checkpoint_id,
+            fence=int(rest[0]),
+            token=token,
+            attempt=record.attempts,
+            created_at=record.ref.created_at,
+            stands_in_for=record.stands_in_for,
+            confirmed=record.confirmed_at is not None,
+        )
+
+    async def renew(self, lease: Lease) -> bool:
+        """Hold the lease for another TTL; ``False`` if it is not ours any more."""
+        keys = self._store.keys
+        reply = await self._store.at(
+            keys.index(lease.thread_id),
+            "renew",
+            [keys.lease(lease.thread_id, lease.checkpoint_id)],
+            [lease.value, self._ttl_ms, member(lease.thread_id, lease.checkpoint_id)],
+        )
+        return bool(reply == b"held")
+
+    async def release(
+        self, lease: Lease, *, again_in: timedelta = timedelta(0), hold: Hold = Hold.NONE
+    ) -> bool:
+        """Give the lease and its attempt back; ``False`` if it was not ours. Again: ``False``."""
+        released = await self._release(
+            [(lease.thread_id, lease.checkpoint_id, lease.value)], again_in, hold
+        )
+        return released == 1
+
+    async def release_tokens(self, taken: Sequence[Taken]) -> int:
+        """Give back what a claim took whose reply was never seen: thread, checkpoint, token."""
+        return await self._release(taken, timedelta(0), Hold.NONE)
+
+    async def _release(self, taken: Sequence[Taken], again_in: timedelta, hold: Hold) -> int:
+        keys = self._store.keys
+        by_partition: dict[int, tuple[list[str], list[str | int]]] = {}
+        for thread, checkpoint, value in taken:
+            more_keys, args = by_partition.setdefault(
+                keys.index(thread), ([], [self._actor, microseconds(again_in), HOLD_LETTERS[hold]])
+            )
+            more_keys += (keys.thread(thread), keys.lease(thread, checkpoint))
+            args += (member(thread, checkpoint), value)
+        released = 0
+        for partition, (more_keys, args) in by_partition.items():
+            released += int(await self._store.at(partition, "release", more_keys, args))
+        return released
+
+    async def fail(
+        self,
+        lease: Lease,
+        *,
+        reason: FailureReason,
+        detail: str,
+        permanent: bool,
+        again_in: timedelta,
+        max_attempts: int,
+        own_fault: bool = True,
+    ) -> RefState | None:
+        """Say that the replay failed; the ref's new state, or ``None`` if the lease was lost.
+
+        ``retryable`` after ``again_in``; ``quarantined`` if permanent or its attempts are spent.
+        """
+        reply = await self._store.on_thread(
+            "fail",
+            lease.thread_id,
+            lease.thread_id,
+            lease.checkpoint_id,
+            lease.value,
+            reason,
+            clean(detail),
+            "permanent" if permanent else "transient",
+            microseconds(again_in),
+            max_attempts,
+            self._actor,
+            "own" if own_fault else "",
+            lease_of=lease.checkpoint_id,
+        )
+        return None if reply == b"stale" else RefState(reply.decode())
+
+    async def commit(
+        self, lease: Lease, checkpoint_id: str, line: WriterLine, boundary_id: str
+    ) -> Committed:
+        """Register and link in one step, if the lease is held.
+
+        ``LeaseLostError`` or ``CommitRefusedError``; nothing was written then. After
+        ``StoreUnreachableError`` the outcome is unknown: read the link, never assume.
+        """
+        word, told = await self._store.on_thread(
+            "commit",
+            lease.thread_id,
+            lease.thread_id,
+            lease.checkpoint_id,
+            lease.value,
+            checkpoint_id,
+            LINE_LETTERS[line],
+            boundary_id,
+            self._actor,
+            lease_of=lease.checkpoint_id,
+        )
+        match word:
+            case b"stale":
+                raise LeaseLostError(lease.name, lease.fence)
+            case b"refused":
+                raise CommitRefusedError(lease.thread_id, lease.checkpoint_id, told.decode())
+        record = decode_record(lease.thread_id, lease.checkpoint_id, told)
+        if record.link is None:
+            raise CorruptRecordError(lease.name, "it is migrated and has no link")
+        return Committed(record.link, ReplayOutcome(word.decode()))

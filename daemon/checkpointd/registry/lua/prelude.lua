@@ -1,0 +1,183 @@
+-- prelude: what every script of a partition shares; the loader puts it before each of them.
+--
+-- KEYS[1]  zset   open refs, by the start of their crash window   (microseconds)
+-- KEYS[2]  zset   legacy refs that a drain may claim, by not-before time
+-- KEYS[3]  zset   unfinished legacy refs, by created_at
+-- KEYS[4]  zset   quarantined refs, by the time they came there
+-- KEYS[5]  hash   counters: refs by state, and totals that only rise
+-- KEYS[6]  hash   this partition's copy of the control word
+-- KEYS[7]  stream audit, bounded
+-- ARGV           the script's own; a script's header lists them
+--
+-- Returns  nothing: it only defines. A record is read, decided on, then written by `shift`,
+--          which keeps indexes, counters and the audit equal to the state. Counters are
+--          written once, by `settle`, which each script calls last.
+--
+-- Why here: the same step must mean the same in every script, or an index and a state part.
+
+local OPEN_IX, DUE_IX, UNFINISHED_IX, QUARANTINE_IX = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local COUNTERS, CONTROL, AUDIT = KEYS[5], KEYS[6], KEYS[7]
+local SEP = '\31'
+local AUDIT_LENGTH = 5000
+local SUPERSEDED = 'superseded: the thread moved on to another checkpoint'
+
+-- A record's fields, in the order in which they are stored.
+local VERSION, STATE, LINE, CREATED, OPENED, CHANGED, BY, REASON, CODE, DETAIL, ATTEMPTS, LEASE,
+  BECAME, BOUNDARY, LINKED, STANDS_IN_FOR, FALLBACK, REPLAY_OF, LATE, HOLD, CONFIRMED, GRACE,
+  EXPIRY_KIND = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
+local FIELD_COUNT = 23
+
+local WORD = {o = 'open', p = 'pending', x = 'replaying', r = 'retryable', q = 'quarantined',
+  w = 'waived', m = 'migrated', e = 'expired', f = 'finalized'}
+local KIND = {c = 'crash', s = 'superseded', o = 'operator'}
+local UNFINISHED = {o = true, p = true, x = true, r = true, q = true}
+local DRAINABLE = {p = true, x = true, r = true}
+
+local function integer(n) return string.format('%.0f', n) end
+
+local clock
+local function now_us()
+  if not clock then
+    local t = redis.call('TIME')
+    clock = t[1] * 1000000 + t[2]
+  end
+  return clock
+end
+
+local function unpack_record(raw)
+  local rec, n, from = {}, 0, 1
+  while true do
+    local at = string.find(raw, SEP, from, true)
+    n = n + 1
+    if not at then rec[n] = string.sub(raw, from) break end
+    rec[n] = string.sub(raw, from, at - 1)
+    from = at + 1
+  end
+  for i = n + 1, FIELD_COUNT do rec[i] = '' end
+  return rec
+end
+
+local function pack_record(rec)
+  local last = FIELD_COUNT
+  while rec[last] == '' do last = last - 1 end
+  return table.concat(rec, SEP, 1, last)
+end
+
+-- A record that this build cannot account for is left alone and named by the caller.
+local function readable(raw)
+  return string.sub(raw, 1, 2) == '1' .. SEP and WORD[string.sub(raw, 3, 3)] ~= nil
+end
+
+local function load_record(thread_key, checkpoint)
+  local raw = redis.call('HGET', thread_key, 'c' .. checkpoint)
+  if not raw then return nil end
+  if not readable(raw) then return nil, 'corrupt' end
+  return unpack_record(raw), raw
+end
+
+local function fresh_record(line, created)
+  local rec = {}
+  for i = 1, FIELD_COUNT do rec[i] = '' end
+  rec[VERSION], rec[LINE], rec[CREATED] = '1', line, created
+  return rec
+end
+
+local deltas = {}
+local function count(field, by) deltas[field] = (deltas[field] or 0) + by end
+local function settle()
+  for field, by in pairs(deltas) do
+    if by ~= 0 then redis.call('HINCRBY', COUNTERS, field, integer(by)) end
+  end
+  deltas = {}
+end
+
+local function audit(event, thread, checkpoint, from, to, actor, reason)
+  redis.call('XADD', AUDIT, 'MAXLEN', '~', AUDIT_LENGTH, '*', 'event', event, 'thread', thread,
+    'checkpoint', checkpoint, 'from', from, 'to', to, 'by', actor, 'reason', reason)
+  count('audited', 1)
+end
+
+local function store(thread_key, checkpoint, rec)
+  redis.call('HSET', thread_key, 'c' .. checkpoint, pack_record(rec))
+end
+
+-- Take `rec` to state `to`: indexes, counters and audit follow. `due` is its not-before time,
+-- for a state in which a drain may claim it; a hold keeps it out of that index.
+-- `rec[REASON]` and `rec[CODE]` are set by the caller beforehand; `was_code` is the old CODE.
+local function shift(thread_key, thread, checkpoint, rec, to, due, actor, event, was_code)
+  local from, legacy = rec[STATE] ~= '' and rec[STATE] or nil, rec[LINE] == 'l'
+  local member = thread .. SEP .. checkpoint
+  local prefix = legacy and 'legacy:' or 'kernel:'
+  if from then count(prefix .. WORD[from], -1) end
+  count(prefix .. WORD[to], 1)
+  if from == 'o' and to ~= 'o' then redis.call('ZREM', OPEN_IX, member) end
+  if to == 'o' then redis.call('ZADD', OPEN_IX, rec[OPENED], member) end
+  if legacy then
+    count('transitions', 1)
+    local was, is = from and UNFINISHED[from], UNFINISHED[to]
+    if is and not was then redis.call('ZADD', UNFINISHED_IX, rec[CREATED], member) end
+    if was and not is then redis.call('ZREM', UNFINISHED_IX, member) end
+    if DRAINABLE[to] and rec[HOLD] == '' then
+      redis.call('ZADD', DUE_IX, integer(due), member)
+    elseif from and DRAINABLE[from] then
+      redis.call('ZREM', DUE_IX, member)
+    end
+    if from == 'q' then
+      count('blocked:' .. was_code, -1)
+      if to ~= 'q' then redis.call('ZREM', QUARANTINE_IX, member) end
+    end
+    if to == 'q' then
+      count('blocked:' .. rec[CODE], 1)
+      redis.call('ZADD', QUARANTINE_IX, integer(now_us()), member)
+    end
+  end
+  rec[STATE], rec[CHANGED], rec[BY] = to, integer(now_us()), actor
+  store(thread_key, checkpoint, rec)
+  audit(event, thread, checkpoint, from and WORD[from] or '', WORD[to], actor,
+    to == 'q' and rec[CODE] or rec[REASON])
+end
+
+-- Expire `rec`, by kind c(rash), s(uperseded) or o(perator). A head's fallback becomes due in
+-- the same script, unless the thread moved on, in which case it goes the same way.
+local expire_record
+local function end_fallback(thread_key, thread, checkpoint, rec, kind, actor)
+  local id = rec[FALLBACK]
+  if id == '' then return end
+  local ancestor = load_record(thread_key, id)
+  if not ancestor or ancestor[STANDS_IN_FOR] ~= checkpoint or ancestor[HOLD] ~= 'f' then return end
+  if kind == 's' then
+    expire_record(thread_key, thread, id, ancestor, 's', SUPERSEDED, actor, '')
+  else
+    ancestor[HOLD] = ''
+    shift(thread_key, thread, id, ancestor, ancestor[STATE], now_us(), actor, 'ref_made_due',
+      ancestor[CODE])
+  end
+end
+
+expire_record = function(thread_key, thread, checkpoint, rec, kind, reason, actor, grace)
+  local was_code = rec[CODE]
+  rec[REASON], rec[CODE], rec[HOLD], rec[LEASE] = reason, '', '', ''
+  rec[EXPIRY_KIND], rec[GRACE] = kind, grace
+  shift(thread_key, thread, checkpoint, rec, 'e', 0, actor, 'ref_expired', was_code)
+  count('expired:' .. KIND[kind], 1)
+  if kind == 's' then count('births', 1) end
+  end_fallback(thread_key, thread, checkpoint, rec, kind, actor)
+end
+
+-- A legacy ref came into being: it voids a clean scan, and is discovered if it came after the
+-- freeze was in force; one created after it is counted apart, since somebody went on writing.
+local function count_birth(created)
+  count('births', 1)
+  local copy = redis.call('HMGET', CONTROL, 'in_force', 'frozen_at')
+  if copy[1] == '1' then
+    local late = tonumber(created) > tonumber(copy[2])
+    count(late and 'discovered:written_after_freeze' or 'discovered:catch_up', 1)
+  end
+end
+
+local function is_frozen(line)
+  local lines = redis.call('HGET', CONTROL, 'frozen')
+  return lines and string.find(lines, line, 1, true) ~= nil
+end
+
+local function token_of(value) return string.sub(value, (string.find(value, ':', 1, true) or 0) + 1) end

@@ -1,0 +1,162 @@
+"""Runs the Lua scripts: gathers the calls of one turn of the loop into one round trip.
+
+Every script may be sent twice without doing its step twice; each file's header says how it
+knows. So a call whose reply was lost with its connection is sent once more from here, knowing
+what that means, and never by the client behind our back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import redis.exceptions as rx
+
+from checkpointd.domain.errors import StoreError, StoreRefusedError, StoreUnreachableError
+from checkpointd.registry.connect import Client
+
+BATCH = 128
+"""Calls in one round trip, at most: bounds both the reply buffer and how long others wait."""
+
+_META = frozenset(
+    {
+        "meta_create",
+        "control_freeze",
+        "control_thaw",
+        "control_pause",
+        "control_resume",
+        "control_halt",
+        "control_in_force",
+        "heartbeat",
+        "expiry_hold",
+        "expiry_release",
+        "expiry_allow",
+        "take_allowance",
+        "give_allowance",
+        "drain_mark",
+        "meta_put",
+        "take_turn",
+        "give_turn",
+    }
+)
+
+_LEASE = frozenset({"acquire", "claim", "renew", "release", "fail", "commit"})
+
+Arg = str | int | bytes
+
+
+@cache
+def source_of(name: str) -> tuple[str, str]:
+    """The text of a script with its prelude, and its SHA-1."""
+    folder = resources.files("checkpointd.registry") / "lua"
+    prelude = "meta_prelude" if name in _META else "prelude"
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in (prelude, name))
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def classed(error: Exception, where: str, what: str) -> StoreError:
+    """The error of this package that a client's error means."""
+    if isinstance(error, rx.ResponseError):
+        return StoreRefusedError(what, str(error))
+    return StoreUnreachableError(where, str(error) or type(error).__name__)
+
+
+class Scripts:
+    """Runs scripts by name on one store."""
+
+    def __init__(
+        self, client: Client, where: str, on_error: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._client = client
+        self._where = where
+        self.on_error = on_error
+        """Told ``write`` or ``lease`` for each call that failed."""
+        self._waiting: list[tuple[str, Sequence[str], Sequence[Arg], asyncio.Future[Any]]] = []
+        self._flushes: set[asyncio.Task[None]] = set()
+        self.round_trips = 0
+
+    async def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """The script's reply; ``StoreUnreachableError`` or ``StoreRefusedError``.
+
+        After ``StoreUnreachableError`` it is not known whether the step happened. A
+        cancelled call may have happened as well.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append((name, keys, args, future))
+        return await future
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for at in range(0, len(waiting), BATCH):
+            task = asyncio.get_running_loop().create_task(
+                self._send(waiting[at : at + BATCH]), name="script-round-trip"
+            )
+            self._flushes.add(task)
+            task.add_done_callback(self._flushes.discard)
+
+    async def _send(
+        self, calls: list[tuple[str, Sequence[str], Sequence[Arg], asyncio.Future[Any]]]
+    ) -> None:
+        try:
+            replies = await self._round_trip(calls)
+            lost = [i for i, r in enumerate(replies) if isinstance(r, rx.ConnectionError)]
+            missing = [i for i, r in enumerate(replies) if isinstance(r, rx.NoScriptError)]
+            again = [i for i in lost + missing if not calls[i][3].cancelled()]
+            if again:
+                second = await self._round_trip([calls[i] for i in again], whole=True)
+                for i, reply in zip(again, second, strict=True):
+                    replies[i] = reply
+        except asyncio.CancelledError:
+            for *_, future in calls:
+                future.cancel()
+            raise
+        for (name, _, _, future), reply in zip(calls, replies, strict=True):
+            if future.done():
+                continue
+            if isinstance(reply, Exception):
+                self.on_error("lease" if name in _LEASE else "write")
+                what = f"run {name.replace('_', ' ')}"
+                future.set_exception(classed(reply, self._where, what))
+            else:
+                future.set_result(reply)
+
+    async def _round_trip(
+        self,
+        calls: Sequence[tuple[str, Sequence[str], Sequence[Arg], asyncio.Future[Any]]],
+        *,
+        whole: bool = False,
+    ) -> list[Any]:
+        """One reply or exception for each call. ``whole`` sends texts instead of their hashes."""
+        self.round_trips += 1
+        try:
+            if len(calls) == 1:
+                name, keys, args, _ = calls[0]
+                text, sha = source_of(name)
+                command = ("EVAL", text) if whole else ("EVALSHA", sha)
+                return [await self._client.execute_command(*command, len(keys), *keys, *args)]
+            pipe = (
+                self._client.pipeline()
+                if hasattr(self._client, "get_nodes")
+                else self._client.pipeline(transaction=False)
+            )
+            async with pipe:
+                for name, keys, args, _ in calls:
+                    text, sha = source_of(name)
+                    command = ("EVAL", text) if whole else ("EVALSHA", sha)
+                    pipe.execute_command(*command, len(keys), *keys, *args)
+                replies = await pipe.execute(raise_on_error=False)
+                return list(replies)
+        except (rx.RedisError, OSError, TimeoutError) as error:
+            return [error for _ in calls]
+
+    async def settle(self) -> None:
+        """Wait for round trips under way."""
+        while self._flushes:
+            await asyncio.gather(*self._flushes, return_exceptions=True)
