@@ -88,6 +88,7 @@ class TestStep:
                 write("__no_writes__", task="t3"),
                 write("__resume__", "b", task=NULL_TASK),
                 write("ask_user_request:1", "{}", task="run"),
+                TaskWrite("run-7", "", 0, "application_flag", 1),
             ]
         )
         first, second, third = step.tasks

@@ -191,6 +191,25 @@ class TestContent:
             {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
         ]
 
+    def test_a_file_may_be_known_by_its_id(self) -> None:
+        for block in ({"file_id": "f1"}, {"source_type": "id", "id": "f1"}):
+            assert one(of("human", [{"type": "file", **block}]))["content"] == [
+                {"type": "file", "file": {"file_id": "f1"}}
+            ]
+
+    def test_content_of_another_kind_is_written_as_text(self) -> None:
+        assert one(of("human", b"raw"))["content"] == "raw"
+        assert one(of("human", b"\xff"))["content"] == "/w=="
+        assert one(of("human", 7))["content"] == "7"
+        assert one(of("human", {"type": "text", "text": "x"}))["content"] == "x"
+
+    def test_pieces_of_a_call_that_never_became_one_are_listed(self) -> None:
+        piece = {"type": "input_json_delta", "partial_json": "{"}
+        assert losses(of("ai", [piece])) == [(0, "invalid_tool_call", "input_json_delta")]
+        chunk = of("AIMessageChunk", "", tool_call_chunks=[{"id": "c"}])
+        assert losses(chunk) == [(0, "invalid_tool_call", "tool_call_chunks")]
+        assert losses(of("ai", "", tool_calls=["junk"])) == [(0, "invalid_tool_call", "str")]
+
     def test_a_block_of_another_type_passes_unchanged(self) -> None:
         block = {"type": "thinking", "thinking": "hm", "signature": "s"}
         element = of("ai", [block, "text"])

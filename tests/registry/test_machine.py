@@ -115,7 +115,7 @@ lines = st.sampled_from([(WriterLine.LEGACY,), tuple(WriterLine)])
 registrations = st.builds(
     New,
     thread_id=threads,
-    checkpoint_id=ids,
+    checkpoint_id=st.sampled_from(LEGACY_IDS) | ids,
     old=st.sampled_from(AGES),
     whole=st.booleans(),
     other_line=seldom,
@@ -276,9 +276,12 @@ class RegistriesSideBySide(RuleBasedStateMachine):
         self.agreed = True
         """False from a disagreement on, so that the end does not cover it with another."""
 
-    @initialize()
-    def open_the_store(self) -> None:
+    @initialize(there=st.lists(registrations, max_size=6))
+    def open_the_store(self, there: list[New]) -> None:
         self.runner.run(self._open())
+        for new in there:
+            step = self._made(new)
+            self._run(self._one(step, step, 0))
 
     async def _open(self) -> None:
         namespace = next(_NAMESPACES)
@@ -352,7 +355,12 @@ class RegistriesSideBySide(RuleBasedStateMachine):
             if name == "IssuanceFrozenError":
                 self.refused[answer[-1]] += 1
 
-    @rule(target=held, thread_id=threads, checkpoint_id=ids, by=st.integers(0, 1))
+    @rule(
+        target=held,
+        thread_id=threads,
+        checkpoint_id=st.sampled_from(LEGACY_IDS) | ids,
+        by=st.integers(0, 1),
+    )
     def lock(self, thread_id: str, checkpoint_id: str, by: int) -> Any:
         return self._run(self._lock(thread_id, checkpoint_id, by))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from checkpointd.domain.standing import RefRecord
 from checkpointd.registry.redis import RedisRegistry
 from checkpointd.registry.store import Store
 
-from .contract import RegistryContract, Story, kernel
+from .contract import RegistryContract, Story, kernel, legacy
 
 pytestmark = pytest.mark.server
 
@@ -70,6 +71,48 @@ class TestValkeyRegistry(_OnAStore):
     @pytest.fixture
     def url(self, valkey_server: Any) -> str:
         return str(valkey_server.url)
+
+
+class TestLeaseKey:
+    """A lease that outlived its ref would be found busy by whoever asks for it next."""
+
+    @pytest.fixture
+    async def store(self, redis_server: Any) -> AsyncIterator[Store]:
+        store = await Store.open(
+            redis_server.url, namespace=next(_NAMESPACES), partitions=4, environment="test"
+        )
+        yield store
+        await store.aclose()
+
+    @pytest.mark.parametrize("how", ["commit", "link", "expire", "leave"])
+    async def test_it_is_gone_once_the_ref_is_migrated_expired_or_given_back(
+        self, store: Store, how: str
+    ) -> None:
+        registry = RedisRegistry(store, actor="test")
+        await registry.register(legacy())
+        await registry.register(kernel())
+        key = store.keys.lease("t", "l-1")
+        async with registry.migration_lock("t", "l-1") as lease:
+            assert await store.read(lambda c: c.get(key)) == lease.value.encode()
+            match how:
+                case "commit":
+                    await registry.commit_replay(lease, kernel(), "b-1")
+                case "link":
+                    await registry.record_migration(
+                        "t", "l-1", checkpoint_id="k-1", boundary_id="b-1"
+                    )
+                case "expire":
+                    await registry.expire("t", "l-1", "reason")
+            left = await store.read(lambda c: c.exists(key))
+            assert left == (how == "leave")
+        assert not await store.read(lambda c: c.exists(key))
+
+    async def test_it_always_has_a_ttl_and_no_more_than_it_was_given(self, store: Store) -> None:
+        registry = RedisRegistry(store, actor="test", lease_ttl=timedelta(seconds=7))
+        await registry.register(legacy())
+        async with registry.migration_lock("t", "l-1"):
+            left_ms = await store.read(lambda c: c.pttl(store.keys.lease("t", "l-1")))
+        assert 0 < left_ms <= 7_000
 
 
 class TestOneStore:

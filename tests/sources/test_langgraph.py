@@ -9,6 +9,8 @@ import pytest
 
 from checkpointd.domain.legacy import Verdict
 from checkpointd.domain.states import FailureReason
+from checkpointd.sources.langgraph import LangGraphReader
+from checkpointd.sources.rows import Cell, CheckpointRow
 
 NULL = "00000000-0000-0000-0000-000000000000"
 GO = {"branch:to:node": None}
@@ -418,6 +420,54 @@ class TestUnreadable:
             "INSERT INTO checkpoints VALUES ('t:_:x', '', 'plain', NULL, 'msgpack', x'c1', NULL)"
         )
         assert store.head().head.created_at.year == 1970
+
+
+class TestAnyStore:
+    """What a store other than SQLite may hand over."""
+
+    def reader(self, build: Any, **channels: Any) -> LangGraphReader:
+        blob = build.pack({"v": 4, "channel_values": {}, "channel_versions": {"messages": "1"}})
+
+        class Rows:
+            def links(self, thread_id: str, namespace: str) -> Any:
+                return [(build.checkpoint_id(1), None)]
+
+            def namespaces(self, thread_id: str) -> Any:
+                return [""]
+
+            def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> Any:
+                return CheckpointRow(
+                    namespace=namespace,
+                    checkpoint_id=checkpoint_id,
+                    parent_id=None,
+                    checkpoint=Cell("msgpack", blob, len(blob)),
+                    metadata=Cell(None, None, -1),
+                    channels=channels,
+                )
+
+            def writes(self, thread_id: str, namespace: str, checkpoint_id: str) -> Any:
+                return []
+
+        return LangGraphReader(Rows(), max_record=1_000)
+
+    def head(self, build: Any, **channels: Any) -> Any:
+        reading = self.reader(build, **channels).head("t")
+        assert reading is not None
+        return reading.head
+
+    def test_channels_may_be_kept_apart_from_the_checkpoint(self, build: Any) -> None:
+        blob = build.pack([build.human("apart")])
+        head = self.head(build, messages=Cell("msgpack", blob, len(blob)))
+        assert head.messages == ({"role": "user", "content": "apart"},)
+
+    def test_a_channel_kept_apart_that_cannot_be_decoded_is_unreadable(self, build: Any) -> None:
+        head = self.head(build, messages=Cell("msgpack", None, 5_000))
+        assert head.verdict is Verdict.UNREADABLE
+
+    def test_rows_of_an_unforeseen_shape_are_unreadable(self, build: Any) -> None:
+        head = self.head(build, messages="no cell at all")
+        assert head.verdict is Verdict.UNREADABLE
+        assert "unforeseen" in head.detail
 
 
 class TestDigest:

@@ -156,6 +156,10 @@ class TestOneClearSentence:
     async def test_a_directory(self, tmp_path: Path) -> None:
         assert "is a directory" in await self.refusal(tmp_path)
 
+    async def test_a_pipe(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert "no regular file" in await self.refusal(tmp_path / "pipe")
+
     async def test_a_path_through_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         assert "Not a directory" in await self.refusal(tmp_path / "file" / "db")
@@ -194,6 +198,19 @@ class TestOneClearSentence:
         said = await self.refusal(sample_file, busy_timeout_s=0.05)
         assert "locked for over 0.05 s" in said
         holder.close()
+
+    async def test_a_file_that_changes_whenever_it_is_copied(
+        self, sample_file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        into_wal_mode(sample_file)
+        copyfile = shutil.copyfile
+
+        def copy_and_disturb(source: Path, target: Path) -> None:
+            copyfile(source, target)
+            sample_file.write_bytes(sample_file.read_bytes() + b"\x00")
+
+        monkeypatch.setattr(shutil, "copyfile", copy_and_disturb)
+        assert "stop its writer" in await self.refusal(sample_file)
 
     async def test_a_missing_decoder_names_the_extra(
         self, sample_file: Path, monkeypatch: pytest.MonkeyPatch
@@ -263,7 +280,18 @@ class TestPages:
 
 class TestSqliteSource:
     async def test_its_identity_is_the_file(self, sample_file: Path) -> None:
-        assert source_of(sample_file).identity == f"sqlite://{sample_file.resolve()}"
+        assert source_of(sample_file).identity == f"sqlite://{sample_file}"
+
+    async def test_a_symlink_is_followed_to_where_the_sidecars_are(
+        self, sample_file: Path, tmp_path: Path
+    ) -> None:
+        into_wal_mode(sample_file)
+        (tmp_path / "links").mkdir()
+        link = tmp_path / "links" / "db"
+        link.symlink_to(sample_file)
+        assert len(await read_all(link)) == 25
+        assert [one.name for one in (tmp_path / "links").iterdir()] == ["db"]
+        assert not sample_file.with_name(f"{sample_file.name}-wal").exists()
 
     async def test_closing_twice_does_nothing(self, sample_file: Path) -> None:
         source = source_of(sample_file)

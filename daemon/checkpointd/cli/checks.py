@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from math import isinf
 from typing import Any
@@ -28,12 +28,11 @@ Info = Mapping[str, Any]
 
 
 class Verdict(StrEnum):
-    """How a check went. ``unknown``: the store would not say, which is no fault by itself."""
+    """How a check went."""
 
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ def fail(name: str, sentence: str) -> Check:
 
 
 def cannot_say(name: str, why: str) -> Check:
-    """What was not told, and why."""
-    return Check(name, Verdict.UNKNOWN, f"cannot say: {why}")
+    """What was not told, and why: not a fault by itself, and not to be relied on either."""
+    return warn(name, f"cannot say: {why}.")
 
 
 # The server ------------------------------------------------------------------------------------
@@ -79,7 +78,9 @@ def round_trip(where: str, took_s: float, timeout: timedelta) -> Check:
 
 def server(info: Info) -> Check:
     """Which server it is, and whether its commands are enough."""
-    kind = "valkey" if info.get("valkey_version") or info.get("server_name") == "valkey" else "redis"
+    kind = (
+        "valkey" if info.get("valkey_version") or info.get("server_name") == "valkey" else "redis"
+    )
     version = str(info.get(f"{kind}_version") or info.get("redis_version") or "")
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     named = f"{kind.capitalize()} {version}"
@@ -130,11 +131,6 @@ def persistence(info: Info) -> Check:
         return ok("persistence", "append-only: a crash costs a second of writes at most.")
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         return fail("persistence", "its last snapshot failed; look at its disk")
-    if int(info.get("rdb_last_save_time") or 0) and int(info.get("rdb_saves") or 0):
-        return warn(
-            "persistence",
-            "snapshots only: a crash loses what came after the last one; set appendonly yes",
-        )
     return warn(
         "persistence",
         "no append-only file: a crash loses refs, at best back to the last snapshot; set "
@@ -241,9 +237,7 @@ def lease_arithmetic(settings: Settings) -> Check:
     return ok("lease", f"{said}: {renewals} in a row may be lost.")
 
 
-def grace(
-    grace: timedelta, buckets: Mapping[float, int], *, late: int
-) -> Check:
+def grace(grace: timedelta, buckets: Mapping[float, int], *, late: int) -> Check:
     """Whether the grace is longer than honest turns take, by what was observed."""
     total = sum(buckets.values())
     set_to = format_duration(grace)
@@ -257,7 +251,9 @@ def grace(
         return ok("grace", f"{set_to}; too few turns were finalized to compare it with ({total}).")
     slowest = quantile_bound(buckets, 0.99)
     if isinf(slowest) or timedelta(seconds=slowest) > grace:
-        known = "over 4h" if isinf(slowest) else f"up to {format_duration(timedelta(seconds=slowest))}"
+        known = (
+            "over 4h" if isinf(slowest) else f"up to {format_duration(timedelta(seconds=slowest))}"
+        )
         return warn(
             "grace",
             f"reconcile.grace is {set_to} and 99 % of turns take {known} to finalize: honest turns "
@@ -282,8 +278,3 @@ def mib(size: int) -> str:
     if size >= 1 << 30:
         return f"{size / (1 << 30):.1f} GiB"
     return f"{size / (1 << 20):.1f} MiB"
-
-
-def age(moment: datetime, now: datetime) -> timedelta:
-    """How long ago, never negative."""
-    return max(now - moment, timedelta(0))

@@ -118,9 +118,9 @@ class Asked:
 
         return self.awaited(opened())
 
-    def awaited(self, work: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine gives. Only warnings are logged, everything with ``--debug``."""
-        logs.configure(level="debug" if self.debug else "warning")
+    def awaited(self, work: Coroutine[Any, Any, T], *, level: str = "warning") -> T:
+        """What a coroutine gives. Logged is from ``level`` on, everything with ``--debug``."""
+        logs.configure(level="debug" if self.debug else level)
         return asyncio.run(work)
 
 
@@ -308,6 +308,11 @@ class Root(click.Group):
         kwargs.setdefault("epilog", _example(example))
         super().__init__(*args, **kwargs)
         self.params += _everywhere(inner=False)
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which they were added, which is that of their use."""
+        return list(self.commands)
 
     @override
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:

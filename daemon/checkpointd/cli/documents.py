@@ -7,14 +7,14 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from math import isfinite
-from typing import Any
+from typing import Any, assert_never
 
 from checkpointd.domain.refs import CheckpointRef, Explanation
-from checkpointd.domain.reports import AdoptReport, DrainReport, ReconcileReport
+from checkpointd.domain.reports import AdoptReport, CensusReport, DrainReport, ReconcileReport
 from checkpointd.domain.standing import RefRecord
-from checkpointd.domain.status import iso
+from checkpointd.domain.status import iso, status_document
 
-Report = ReconcileReport | AdoptReport | DrainReport
+Report = ReconcileReport | AdoptReport | DrainReport | CensusReport
 
 
 def plain(value: Any) -> Any:
@@ -88,8 +88,16 @@ def report_document(report: Report) -> dict[str, Any]:
     """What a pass said of itself, and how it ended in one word."""
     document: dict[str, Any] = plain(report)
     document["outcome"] = str(report.outcome)
-    if isinstance(report, AdoptReport):
-        document["adopted"] = report.adopted
+    match report:
+        case AdoptReport():
+            document["adopted"] = report.adopted
+        case CensusReport():
+            del document["tally"]
+            document["status"] = status_document(report.tally, report.status, {})
+        case ReconcileReport() | DrainReport():
+            pass
+        case never:
+            assert_never(never)
     return document
 
 

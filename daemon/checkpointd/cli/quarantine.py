@@ -96,7 +96,9 @@ def waive(asked: Asked, **options: Any) -> None:
     _decide(asked, "waived", RefState.QUARANTINED, **options)
 
 
-@quarantine.command(example='checkpointd quarantine unwaive --thread t:_:s-42 --reason "she is back"')
+@quarantine.command(
+    example='checkpointd quarantine unwaive --thread t:_:s-42 --reason "she is back"'
+)
 @_decision("unwaive")
 @asks
 def unwaive(asked: Asked, **options: Any) -> None:

@@ -46,7 +46,7 @@ def run(asked: Asked, until: str | None, timeout: timedelta | None) -> int:
     settings = asked.settings()
     logs.configure(level="debug" if asked.debug else settings.log.level, form=settings.log.format)
     daemon = app.Daemon(settings, actor=asked.who(), reload=asked.settings)
-    ended = asyncio.run(daemon.run(until_drained=until is not None, timeout=timeout))
+    ended = asyncio.run(daemon.run(until_drained=until is not None, give_up_after=timeout))
     if until is None:
         return Code.DONE
     blocking = [] if ended.drained else _blocking(asked, ended.status)

@@ -20,10 +20,10 @@ from rich.text import Text
 from checkpointd.cli.common import printable
 from checkpointd.domain.durations import format_duration
 from checkpointd.domain.refs import Explanation
-from checkpointd.domain.reports import AdoptReport, DrainReport, ReconcileReport
+from checkpointd.domain.reports import AdoptReport, CensusReport, DrainReport, ReconcileReport
 from checkpointd.domain.standing import RefRecord
 from checkpointd.domain.states import Hold, HoldReason, RefState, ThreadStanding
-from checkpointd.domain.status import iso
+from checkpointd.domain.status import iso, status_document
 from checkpointd.registry.operations import AuditEntry, AuditPage, BulkResult, Verification
 
 STYLES = {
@@ -417,8 +417,6 @@ def _status_rows(status: Mapping[str, Any]) -> Iterable[tuple[str, RenderableTyp
     for name, row in passes.items():
         ran = f"{row['outcome']} at {row['last_run'][:19]}Z, took {seconds(row['duration_s'])}"
         yield name, ran
-    if not passes:
-        yield "passes", "none has run yet"
 
 
 def held_sentence(held: str, overdue: int) -> str:
@@ -441,9 +439,11 @@ def held_sentence(held: str, overdue: int) -> str:
 # Reports of passes -----------------------------------------------------------------------------
 
 
-def report_page(report: ReconcileReport | AdoptReport | DrainReport) -> Group:
+def report_page(report: ReconcileReport | AdoptReport | DrainReport | CensusReport) -> Group:
     """What a pass did, or would do."""
     match report:
+        case CensusReport():
+            return Group(*_counted(report))
         case ReconcileReport():
             parts = list(_reconciled(report))
         case AdoptReport():
@@ -525,6 +525,14 @@ def _drained(report: DrainReport) -> Iterable[RenderableType]:
             yield Line(f"{plural(n, 'ref')} blocked by {reason}", indent=2)
     if report.busy:
         yield Line(f"{plural(report.busy, 'ref')} held by another replica", indent=2)
+
+
+def _counted(report: CensusReport) -> Iterable[RenderableType]:
+    yield status_page(status_document(report.tally, report.status, {}))
+    if report.completed_copies:
+        yield Line("It completed a control change that somebody had left half-copied.")
+    if report.halted:
+        yield Line(("The breaker tripped in this census: the drain is halted.", "bold red"))
 
 
 def _more(n: int) -> Iterable[RenderableType]:

@@ -31,6 +31,7 @@ APPLICATION_PAUSES = ("_ask_user_pending", "_interrupt_pending")
 _CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__scheduled__", "__error_source_node__"})
 _SCHEDULING = ("branch:", "start:")
 _OWN_PREFIXES = ("branch:", "start:", "join:")
+_TASK_ID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _PUSHED = re.compile(r"^~__pregel_push, (\d+)")
 
 
@@ -143,7 +144,7 @@ def read_step(writes: Iterable[TaskWrite]) -> Step:
             if write.channel == RESUME:
                 resumes.append(write.value)
             continue
-        if write.channel not in _CONTROL and not is_ordinary(write.channel):
+        if _is_foreign(write):
             continue
         task = tasks.setdefault(write.task_id, Task(write.task_id, write.path))
         if write.channel == INTERRUPT:
@@ -225,6 +226,13 @@ def judge(nodes: Sequence[str], step: Step, *, waits: bool) -> Verdict:
     if any(task.failed for task in step.tasks):
         return Verdict.FAILED
     return Verdict.PAUSED if waits else Verdict.OPEN
+
+
+def _is_foreign(write: TaskWrite) -> bool:
+    """Whether an application, and no task of the graph, has written this beside the state."""
+    if write.channel in _CONTROL:
+        return False
+    return not is_ordinary(write.channel) or not (write.path or _TASK_ID.match(write.task_id))
 
 
 def _send(value: object) -> list[Send]:

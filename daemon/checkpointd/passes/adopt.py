@@ -157,6 +157,7 @@ class _Journey:
         return bool(
             self.dirty
             or outcomes[AdoptOutcome.NEW]
+            or outcomes[AdoptOutcome.CLOSED]
             or outcomes[AdoptOutcome.SUPERSEDED]
             or findings.fallbacks
             or findings.troubles
@@ -410,4 +411,5 @@ def hold_of(verdict: Verdict, record: RefRecord | None, *, confirming: bool) -> 
     """
     if verdict in (Verdict.CLOSED, Verdict.UNREADABLE):
         return Hold.NONE
-    return Hold.NONE if confirming and record is not None else Hold.PAUSED
+    seen_before = record is not None and record.state is not RefState.OPEN
+    return Hold.NONE if confirming and seen_before else Hold.PAUSED

@@ -78,10 +78,10 @@ class AdoptionBooks:
 
     async def bind_source(self, identity: str) -> None:
         """Bind the registry to the source that it accounts for; ``WrongStoreError`` if to another."""
-        key, client = self._store.keys.meta, self._store.client
+        key = self._store.keys.meta
         raw = await self._store.read(lambda c: c.hget(key, "source"))
         if raw is None:
-            await client.hsetnx(key, "source", identity)
+            await self._store.write(lambda c: c.hsetnx(key, "source", identity))
             raw = await self._store.read(lambda c: c.hget(key, "source"))
         if raw.decode() != identity:
             raise WrongStoreError(

@@ -118,11 +118,11 @@ class DrainLedger:
         word, *rest = await self._store.at(partition, "claim", more_keys, args)
         if word != b"go":
             return Claim(word.decode())
-        now = from_us(int(rest[0]))
+        now, frozen_at = from_us(int(rest[0])), from_us(int(rest[1]))
         leases: list[Lease] = []
         quarantined: list[RefRecord] = []
         busy = corrupt = 0
-        for answer in rest[1:]:
+        for answer in rest[2:]:
             index = int(answer[0])
             thread, checkpoint, token = wanted[index]
             match answer[1]:
@@ -148,7 +148,8 @@ class DrainLedger:
                             else None,
                             own_boundary=bool(boundary) and bool(record.boundary_id),
                             stands_in_for=record.stands_in_for,
-                            confirmed=record.confirmed_at is not None,
+                            confirmed=record.confirmed_at is not None
+                            and record.confirmed_at >= frozen_at,
                             acquired_at=now,
                         )
                     )

@@ -220,8 +220,12 @@ class Operations:
 
     # Audit ---------------------------------------------------------------------------------------
 
-    async def audit(self, *, since: datetime | None = None, most: int = 1000) -> AuditPage:
-        """The newest ``most`` transitions since then, oldest first."""
+    async def audit(
+        self, *, since: datetime | None = None, thread: str | None = None, most: int = 1000
+    ) -> AuditPage:
+        """The newest ``most`` transitions since then, of all or of one thread, oldest first."""
+        if thread is not None:
+            return await self._audit_of(thread, since=since, most=most)
         floor = f"{to_us(since) // 1000}" if since else "-"
         streams = [*(keys.audit for keys in self._store.keys.all), self._store.keys.meta_audit]
         commands: list[tuple[str | int | bytes, ...]] = [
@@ -243,6 +247,20 @@ class Operations:
             entries=tuple(_entry(order[0], fields) for order, fields in rows[-most:]),
             trimmed=max(0, trimmed),
         )
+
+    async def _audit_of(self, thread: str, *, since: datetime | None, most: int) -> AuditPage:
+        keys = self._store.keys.of(thread)
+        floor = f"{to_us(since) // 1000}" if since else "-"
+        rows, kept, written = await self._store.read_many(
+            [
+                ("XRANGE", keys.audit, floor, "+"),
+                ("XLEN", keys.audit),
+                ("HGET", keys.counters, "audited"),
+            ]
+        )
+        entries = [_entry(_stream_order(entry_id)[0], fields) for entry_id, fields in rows]
+        mine = [entry for entry in entries if entry.thread_id == thread]
+        return AuditPage(entries=tuple(mine[-most:]), trimmed=max(0, int(written or 0) - kept))
 
     # Verify --------------------------------------------------------------------------------------
 

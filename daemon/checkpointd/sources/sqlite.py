@@ -36,8 +36,10 @@ class SqliteSource:
         messages_channel: str = "messages",
         busy_timeout_s: float = 5.0,
     ) -> None:
-        self._identity = f"sqlite://{path.resolve()}"
-        self._file = SqliteFile(path.resolve(), where=self._identity, busy_timeout_s=busy_timeout_s)
+        self._identity = f"sqlite://{path.absolute()}"
+        self._file = SqliteFile(
+            path.absolute(), where=self._identity, busy_timeout_s=busy_timeout_s
+        )
         self._max_record = max_record
         self._breakpoints = breakpoints
         self._messages_channel = messages_channel
@@ -45,6 +47,7 @@ class SqliteSource:
 
     @property
     def identity(self) -> str:
+        """The path as it was given; a symlink keeps its own name, so what it points to may move."""
         return self._identity
 
     async def page(self, after: str, limit: int) -> SourcePage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import stat
 import tempfile
 from pathlib import Path
 from urllib.parse import quote
@@ -28,7 +29,9 @@ class SqliteFile:
     """One file on disk and the connection that reads it. Not for two threads at once."""
 
     def __init__(self, path: Path, *, where: str, busy_timeout_s: float) -> None:
+        self._named = path
         self._path = path
+        """Where the name leads: SQLite keeps its sidecars beside that, not beside a symlink."""
         self._where = where
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
@@ -38,6 +41,7 @@ class SqliteFile:
     def connection(self) -> sqlite3.Connection:
         """An open connection to what the file holds now; reopened if the file was replaced."""
         try:
+            self._path = self._named.resolve()
             if self._connection is None or not self._is_current():
                 self.close()
                 self._connection = self._open()
@@ -136,6 +140,8 @@ class SqliteFile:
         A file in WAL mode is opened in place only while another process has it open:
         then the sidecars are there already, and theirs to remove.
         """
+        if not stat.S_ISREG(self._path.stat().st_mode) and not self._path.is_dir():
+            raise self.unreachable("it is no regular file; check source.url")
         header = _header(self._path)
         if header and not header.startswith(_MAGIC):
             raise self.unreachable("it is not a SQLite database; check source.url")
@@ -167,14 +173,14 @@ class SqliteFile:
         return self._path.with_name(self._path.name + ending)
 
     def _identity(self) -> _Stamp:
-        stat = self._path.stat()
-        return ((stat.st_dev, stat.st_ino, 0),)
+        found = self._path.stat()
+        return ((found.st_dev, found.st_ino, 0),)
 
     def _fingerprint(self) -> _Stamp:
         """Changes whenever the file, or what SQLite keeps beside it, may have changed."""
-        stats = [self._path.stat()]
-        stats += [p.stat() for ending in _SIDECARS if (p := self._sidecar(ending)).exists()]
-        return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+        found = [self._path.stat()]
+        found += [p.stat() for ending in _SIDECARS if (p := self._sidecar(ending)).exists()]
+        return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in found)
 
 
 def _header(path: Path) -> bytes:

@@ -8,7 +8,7 @@
 -- ARGV[6], ARGV[7], then two for each candidate: member, and the token drawn for it (128 bits)
 --
 -- Returns  {word}: 'not_frozen', 'paused', 'halted' or 'canary': nothing was written; else
---          {'go', now, answer, …}, an answer for each candidate that was looked at:
+--          {'go', now, frozen_at, answer, …}, an answer for each candidate that was looked at:
 --          {i, 'held', fence, attempts, record, boundary, boundary id}  the lease is ours
 --          {i, 'busy'}         another holds it; it is due again when that lease ends
 --          {i, 'quarantined', record}  it had spent its attempts, so a ref that kills its
@@ -20,14 +20,15 @@
 -- without another attempt. One script, since the freeze, the link and the lease must be judged
 -- in the instant in which the attempt is counted.
 local ttl, max_attempts, actor, canary = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local copy = redis.call('HMGET', CONTROL, 'in_force', 'paused', 'halted', 'canary', 'frozen')
+local copy = redis.call('HMGET', CONTROL, 'in_force', 'paused', 'halted', 'canary', 'frozen',
+  'frozen_at')
 if copy[1] ~= '1' or not string.find(copy[5] or '', 'l', 1, true) then return {'not_frozen'} end
 if copy[2] and copy[2] ~= '' then return {'paused'} end
 if copy[3] and copy[3] ~= '' then return {'halted'} end
 if (copy[4] or '') ~= canary then return {'canary'} end
 local ttl_us = tonumber(ttl) * 1000
 local taken, most = 0, tonumber(ARGV[5])
-local replies = {'go', integer(now_us())}
+local replies = {'go', integer(now_us()), copy[6] or '0'}
 for n = 0, (#ARGV - 5) / 2 - 1 do
   if taken >= most then break end
   local thread_key, lease_key = KEYS[8 + 2 * n], KEYS[9 + 2 * n]

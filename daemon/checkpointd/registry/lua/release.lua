@@ -24,6 +24,8 @@ for n = 0, (#ARGV - 3) / 2 - 1 do
       local attempts = math.max(0, (tonumber(rec[ATTEMPTS]) or 0) - 1)
       rec[ATTEMPTS] = attempts > 0 and integer(attempts) or ''
       rec[LEASE], rec[HOLD] = '', ARGV[3]
+      -- A pause that no scan has confirmed: the scan that did not see it is not the last one.
+      if ARGV[3] ~= '' then count('births', 1) end
       shift(thread_key, thread, checkpoint, rec, attempts > 0 and 'r' or 'p',
         now_us() + tonumber(ARGV[2]), ARGV[1], 'ref_released', rec[CODE])
     end

@@ -1,13 +1,10 @@
-"""The composition root: every object is built here, by hand; and here is the order of start and stop."""
+"""The long-running process: schedule, signals, endpoint, and how it winds down."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +13,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from checkpointd import __version__
+from checkpointd.app.crew import CENSUS_EVERY, Crew, Report
+from checkpointd.app.rooms import open_rooms
 from checkpointd.config import Settings, reloadable_changes
 from checkpointd.domain.drain import DrainRules, assess, only_operator_can_help, unfinished
 from checkpointd.domain.errors import ConfigError, StoreError
@@ -24,386 +23,28 @@ from checkpointd.domain.reports import (
     CensusReport,
     DrainReport,
     ReconcileReport,
-    ReplayEnd,
 )
 from checkpointd.domain.states import (
     DrainState,
     PassName,
     PassOutcome,
-    ThrottleReason,
 )
 from checkpointd.domain.status import status_document
 from checkpointd.domain.tally import DrainStatus, StoreTally
-from checkpointd.leases.keeper import Keeper
-from checkpointd.passes.adopt import Adopt
-from checkpointd.passes.census import Census
-from checkpointd.passes.drain import Drain
-from checkpointd.passes.reconcile import Reconcile
-from checkpointd.passes.rehearsal import rehearse_adoption, rehearse_drain
-from checkpointd.passes.replaying import Replaying
-from checkpointd.registry.books import AdoptionBooks
-from checkpointd.registry.connect import Connecting
-from checkpointd.registry.control import Control
-from checkpointd.registry.embedded import EmbeddedServer, embedded_directory
-from checkpointd.registry.expiry import Expiry
-from checkpointd.registry.ledger import DrainLedger
-from checkpointd.registry.operations import Operations
-from checkpointd.registry.redis import RedisRegistry
-from checkpointd.registry.store import Store
-from checkpointd.registry.tallies import Tallies
-from checkpointd.replay.opening import open_replayer
-from checkpointd.replay.port import Replayer
-from checkpointd.replay.turnstate import TurnstateReplayer
 from checkpointd.schedule import Passes, Schedule
-from checkpointd.sources.opening import open_source
-from checkpointd.sources.port import LegacySource
 from checkpointd.telemetry import logs
 from checkpointd.telemetry.endpoint import Endpoint
 from checkpointd.telemetry.heartbeat import Heartbeat
 from checkpointd.telemetry.metrics import Metrics
 from checkpointd.telemetry.record import Recorder
-from checkpointd.turnstate.redis import RedisCommandPort
-from checkpointd.turnstate.store import TurnCheckpointStore
 
 log = structlog.get_logger(__name__)
 
-CENSUS_EVERY = timedelta(seconds=15)
 ADOPT_LOOK_EVERY = timedelta(seconds=5)
 """How often adoption asks whether a scan is due: one owed to a freeze must not wait an interval."""
 
 UNTIL_CENSUS_EVERY = timedelta(seconds=1)
 """While somebody waits for the drain's end, it is looked for this often."""
-
-Report = ReconcileReport | AdoptReport | DrainReport | CensusReport
-
-
-def replica_name() -> str:
-    """Which process this is, for audits and logs."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-# Rooms: an opened store and everything that is built on it ------------------------------------
-
-
-class Rooms:
-    """Everything that commands and passes work with. Made by ``open_rooms``, closed by it."""
-
-    def __init__(self, settings: Settings, store: Store, *, actor: str) -> None:
-        self.settings = settings
-        self.actor = actor
-        self.store = store
-        self.registry = RedisRegistry(store, actor=actor, lease_ttl=settings.lease.ttl)
-        self.control = Control(store)
-        self.expiry = Expiry(store)
-        self.ledger = DrainLedger(store, actor=actor, lease_ttl=settings.lease.ttl)
-        self.books = AdoptionBooks(store, actor=actor)
-        self.operations = Operations(store, actor=actor)
-        self.tallies = Tallies(store)
-        self.turns = TurnCheckpointStore(
-            RedisCommandPort(
-                store.client,
-                lambda thread_id: store.keys.turns(thread_id).encode(),
-                where=store.where,
-            ),
-            migration_of=self.registry.migration_of,
-        )
-        self._source: LegacySource | None = None
-        self._replayer: Replayer | None = None
-
-    @property
-    def rules(self) -> DrainRules:
-        """What these settings say of the drain's end."""
-        return drain_rules(self.settings)
-
-    async def source(self) -> LegacySource | None:
-        """The configured source, opened once; ``None`` if none is configured."""
-        if self._source is None and self.settings.source.url:
-            self._source = legacy_source(self.settings)
-        return self._source
-
-    async def replayer(self) -> Replayer:
-        """The configured replayer, made once."""
-        if self._replayer is None:
-            self._replayer = await open_replayer(
-                self.settings.replay.url,
-                turnstate=lambda: TurnstateReplayer(
-                    self.turns, unanswered=self.settings.drain.unanswered
-                ),
-            )
-        return self._replayer
-
-    async def status(self) -> tuple[StoreTally, DrainStatus, dict[str, Any]]:
-        """The counters, the drain's word for them, and both as a document."""
-        tally = await self.tallies.read(grace=self.settings.reconcile.grace)
-        drain = assess(tally, self.rules)
-        return tally, drain, status_document(tally, drain, await self.tallies.passes())
-
-    async def run_pass(self, name: PassName, *, dry_run: bool = False) -> Report:
-        """Run one pass to its end, as the schedule would. ``dry_run`` changes nothing."""
-        crew = await Crew.assembled(self, Recorder(Metrics(CollectorRegistry(), version="")))
-        try:
-            report = await crew.once(name, dry_run=dry_run)
-            if not dry_run:
-                await crew.note(name, report.outcome, report_took(report))
-            return report
-        finally:
-            await crew.stop(timedelta(0))
-
-    async def aclose(self) -> None:
-        """Close the source and the replayer, then the store."""
-        try:
-            for room in (self._source, self._replayer):
-                if room is not None:
-                    await room.aclose()
-        finally:
-            await self.store.aclose()
-
-
-def drain_rules(settings: Settings) -> DrainRules:
-    """The part of the settings that decides the drain's state."""
-    return DrainRules(
-        has_source=bool(settings.source.url),
-        stall_after=settings.drain.stall_after,
-        settle=settings.drain.settle,
-        accept_unregistrable=settings.drain.accept_unregistrable,
-    )
-
-
-def legacy_source(settings: Settings) -> LegacySource:
-    """The source that the settings name; nothing is read yet."""
-    return open_source(
-        settings.source.url,
-        max_record=settings.source.max_record,
-        breakpoints=settings.source.breakpoints,
-        messages_channel=settings.source.messages_channel,
-    )
-
-
-def connecting(settings: Settings, url: str | None = None) -> Connecting:
-    """How the settings say to reach the store; ``url`` in place of an embedded one's."""
-    redis = settings.redis
-    return Connecting(
-        url=url or redis.url,
-        username=redis.read_username(),
-        password=redis.read_password,
-        ca_file=redis.ca_file or None,
-        cert_file=redis.cert_file or None,
-        key_file=redis.key_file or None,
-        timeout_s=redis.timeout.total_seconds(),
-        connect_timeout_s=redis.connect_timeout.total_seconds(),
-        max_connections=redis.max_connections,
-        read_retries=redis.read_retries,
-    )
-
-
-@contextlib.asynccontextmanager
-async def open_rooms(settings: Settings, *, actor: str, found: bool = True) -> AsyncIterator[Rooms]:
-    """The store, opened and seen to be ours, with everything on it; closed at the end.
-
-    An ``embedded://`` store is started, or shared with the daemon that runs it.
-    """
-    server: EmbeddedServer | None = None
-    how = connecting(settings)
-    if settings.redis.url.startswith("embedded:"):
-        server = await EmbeddedServer.start(embedded_directory(settings.redis.url))
-        how = Connecting(url=server.url, timeout_s=how.timeout_s)
-    try:
-        store = await Store.open(
-            how,
-            namespace=settings.registry.namespace,
-            partitions=settings.registry.partitions,
-            environment=settings.registry.environment,
-            found=found,
-        )
-        rooms = Rooms(settings, store, actor=actor)
-        try:
-            yield rooms
-        finally:
-            await rooms.aclose()
-    finally:
-        if server is not None:
-            await server.stop()
-
-
-async def survey(settings: Settings) -> AdoptReport:
-    """What adoption would find in the source; needs no store and changes nothing."""
-    if not settings.source.url:
-        raise ConfigError(["source.url is empty, so there is nothing to survey; set it"])
-    source = legacy_source(settings)
-    try:
-        return await rehearse_adoption(
-            source, page=settings.adopt.page, source_settle=settings.source.settle
-        )
-    finally:
-        await source.aclose()
-
-
-# Crew: the passes and what they share -----------------------------------------------------------
-
-
-@dataclass
-class Crew:
-    """The four passes over one set of rooms, with the keeper of their leases."""
-
-    rooms: Rooms
-    recorder: Recorder
-    keeper: Keeper
-    reconcile: Reconcile
-    adopt: Adopt | None
-    drain: Drain
-    replaying: Replaying
-    census: Census
-    heartbeat: Heartbeat | None = None
-    _kept: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def assembled(
-        cls, rooms: Rooms, recorder: Recorder, heartbeat: Heartbeat | None = None
-    ) -> Crew:
-        """Everything that the passes need, built and wired; nothing runs yet."""
-        s = rooms.settings
-        rooms.store.tell_errors(recorder.redis_failed)
-        keeper = Keeper(
-            rooms.ledger.renew,
-            deadline_s=s.lease.deadline.total_seconds(),
-            renew_every_s=s.lease.renew_every.total_seconds(),
-        )
-        source = await rooms.source()
-        replaying = Replaying(
-            rooms.ledger,
-            rooms.registry,
-            rooms.books,
-            keeper,
-            await rooms.replayer(),
-            source,
-            timeout=s.replay.timeout,
-            max_attempts=s.drain.max_attempts,
-            backoff_base=s.drain.backoff_base,
-            backoff_cap=s.drain.backoff_cap,
-            truncate_unanswered=s.drain.unanswered == "truncate",
-        )
-
-        def replay_ended(end: ReplayEnd) -> None:
-            recorder.replay_ended(end)
-            if heartbeat is not None:
-                heartbeat.sign(PassName.DRAIN)
-
-        async def pause_drain(reason: str) -> None:
-            await rooms.control.pause(PassName.DRAIN, reason=reason, actor=rooms.actor)
-
-        drain = Drain(
-            rooms.ledger,
-            rooms.control,
-            keeper,
-            replaying,
-            concurrency=s.drain.concurrency,
-            max_attempts=s.drain.max_attempts,
-            idle_for=CENSUS_EVERY,
-            report_end=replay_ended,
-            pause=pause_drain,
-        )
-        adopt = None
-        if source is not None:
-            adopt = Adopt(
-                rooms.books,
-                rooms.control,
-                source,
-                every=s.adopt.every,
-                page=s.adopt.page,
-                source_settle=s.source.settle,
-                freeze_settle=s.drain.settle,
-                on_page=(lambda: heartbeat.sign(PassName.ADOPT)) if heartbeat else (lambda: None),
-            )
-        return cls(
-            rooms=rooms,
-            recorder=recorder,
-            keeper=keeper,
-            reconcile=Reconcile(
-                rooms.expiry,
-                rooms.control,
-                grace=s.reconcile.grace,
-                max_expiries=s.reconcile.max_expiries,
-                replica=rooms.actor,
-            ),
-            adopt=adopt,
-            drain=drain,
-            replaying=replaying,
-            census=Census(
-                rooms.tallies,
-                rooms.control,
-                rooms.expiry,
-                rules=rooms.rules,
-                grace=s.reconcile.grace,
-                replica=rooms.actor,
-            ),
-            heartbeat=heartbeat,
-        )
-
-    def keep_leases(self) -> None:
-        """Begin renewing."""
-        if self._kept is None:
-            self._kept = asyncio.create_task(self.keeper.run(), name="lease-keeper")
-
-    @property
-    def throttled(self) -> ThrottleReason | None:
-        """Why this replica's drain does less than it could."""
-        return self.drain.pace.throttled
-
-    async def once(self, name: PassName, *, dry_run: bool) -> Report:
-        """One pass to its end, whatever its interval says."""
-        match name:
-            case PassName.RECONCILE:
-                return await self.reconcile.run(dry_run=dry_run)
-            case PassName.ADOPT:
-                if dry_run:
-                    return await survey(self.rooms.settings)
-                return await self._adopting().run(force=True)
-            case PassName.CENSUS:
-                return await self.census.run(dry_run=dry_run, wait=True)
-            case PassName.DRAIN:
-                if dry_run:
-                    return await rehearse_drain(
-                        self.rooms.operations,
-                        await self.rooms.source(),
-                        truncate_unanswered=self.rooms.settings.drain.unanswered == "truncate",
-                    )
-                self.keep_leases()
-                return await self.drain.run(within=timedelta(days=1), wait=True)
-
-    def _adopting(self) -> Adopt:
-        if self.adopt is None:
-            raise ConfigError(["source.url is empty, so there is nothing to adopt from; set it"])
-        return self.adopt
-
-    async def note(self, name: PassName, outcome: PassOutcome, took_s: float) -> None:
-        """Keep in the store how a pass ended, for ``status``."""
-        await self.rooms.tallies.note_pass(
-            name,
-            at=datetime.now(UTC),
-            outcome=outcome,
-            duration_s=took_s,
-            by=self.rooms.actor,
-        )
-
-    async def stop(self, grace: timedelta) -> None:
-        """Let replays finish for ``grace``, cancel the rest, end the keeper."""
-        if self.adopt is not None:
-            self.adopt.stop()
-        cancelled = await self.drain.settle(grace)
-        if cancelled:
-            log.warning("replays_cancelled", count=cancelled, grace_s=grace.total_seconds())
-        if self._kept is not None:
-            self._kept.cancel()
-            await asyncio.gather(self._kept, return_exceptions=True)
-        await self.census.aclose()
-
-
-def report_took(report: Report) -> float:
-    """How long the pass took, where its report says so."""
-    return float(getattr(report, "took_s", 0.0))
-
-
-# Daemon: the long-running process ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
