@@ -104,9 +104,10 @@ class Asked:
             patience_s = None  # its server may first have to read its data
 
         async def opened() -> T:
+            limit = asyncio.timeout(patience_s)
             try:
                 async with (
-                    asyncio.timeout(patience_s) as limit,
+                    limit,
                     app.open_rooms(settings, actor=self.who(), found=found) as rooms,
                 ):
                     return await work(rooms)

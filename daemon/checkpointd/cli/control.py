@@ -28,9 +28,9 @@ HELD_PASSES = one_of([PassName.RECONCILE, PassName.ADOPT, PassName.DRAIN])
 )
 @asks
 def freeze(asked: Asked, reason: str, line: str) -> None:
-    """Close issuance; return when it is in force everywhere.
+    """Close issuance, everywhere.
 
-    From then on nobody may register a new checkpoint of the line, and the drain may begin. Only
+    When this returns, nobody may register a new checkpoint of the line, and the drain may begin. Only
     callers of register are stopped: what writes past the registry must be stopped too.
     """
     lines = LINES[line]
@@ -86,7 +86,7 @@ def _named(lines: tuple[WriterLine, ...]) -> str:
 @reason()
 @asks
 def thaw(asked: Asked, reason: str) -> None:
-    """Open issuance again; return when it is open everywhere.
+    """Open issuance again, everywhere.
 
     The drain stops claiming; replays under way may still commit. A later freeze counts anew.
     """
@@ -107,7 +107,7 @@ def thaw(asked: Asked, reason: str) -> None:
 )
 @asks
 def pause(asked: Asked, reason: str, which: str) -> None:
-    """Hold the drain, or another pass, until it is resumed."""
+    """Hold the drain, or another pass."""
     name = PassName(which)
     paused = asked.within(lambda rooms: rooms.control.pause(name, reason=reason, actor=rooms.actor))
     said = (
@@ -135,7 +135,7 @@ def pause(asked: Asked, reason: str, which: str) -> None:
 )
 @asks
 def resume(asked: Asked, which: str, refs: int | None) -> None:
-    """Let a pass go on that was paused, or that the breaker halted."""
+    """Let a pass go on, and clear the breaker."""
     name = PassName(which)
     if refs and name is not PassName.DRAIN:
         raise click.UsageError(f"--refs counts replays, which the {which} pass makes none of")
@@ -153,7 +153,7 @@ def _pass_option(which: PassName) -> str:
 
 @click.group(cls=Family)
 def expiries() -> None:
-    """The brake on expiry: what it holds waits for an operator."""
+    """The brake on expiry."""
 
 
 @expiries.command(example='checkpointd expiries allow --reason "that pod is gone for good"')

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,9 +88,9 @@ class Played:
 @click.command(cls=Verb, example="checkpointd demo")
 @asks
 def demo(asked: Asked) -> None:
-    """All of it on a sample database: adopt, expire, freeze, drain; ends by itself.
+    """All of it on a sample; ends by itself.
 
-    Uses a store of its own in a temporary directory, and touches nothing else.
+    Adopts, expires, freezes and drains. Uses a store of its own in a temporary directory, and touches nothing else.
     """
     stage = Stage(None if asked.as_json else console())
     with tempfile.TemporaryDirectory(prefix="checkpointd-demo-") as directory:
@@ -122,16 +122,16 @@ async def play(directory: Path, stage: Stage) -> Played:
     async with app.open_rooms(settings, actor=ACTOR) as rooms:
         stage.says(f"A store of its own is up in {directory}, beside a copy of the sample.")
         stage.step("checkpointd once adopt", "read what the old format holds")
-        adopted = await rooms.run_pass(PassName.ADOPT)
+        adopted = await app.run_pass(rooms, PassName.ADOPT)
         stage.shows(adopted)
         stage.step("checkpointd once reconcile", "expire what a crash left half-written")
-        stage.shows(await rooms.run_pass(PassName.RECONCILE))
+        stage.shows(await app.run_pass(rooms, PassName.RECONCILE))
         stage.step("checkpointd freeze --reason demo", "nobody may issue in the old format now")
         await rooms.control.freeze(reason=ACTOR, lines=(WriterLine.LEGACY,), actor=ACTOR)
         stage.says("Legacy issuance is frozen in all partitions.")
         stage.step("checkpointd run --until drained", "replay the rest under leases")
         url = await _drained(settings, rooms, stage)
-        again = await rooms.run_pass(PassName.ADOPT)
+        again = await app.run_pass(rooms, PassName.ADOPT)
         if _fingerprint(database) != before:
             raise CommandFailedError("the sample was to be read only, and its bytes have changed")
         tally, _, _ = await rooms.status()
@@ -185,7 +185,8 @@ def _changes(report: documents.Report) -> int:
     return report.adopted + sum(report.outcomes.get(outcome, 0) for outcome in changed)
 
 
-async def _outcomes(rooms: app.Rooms) -> Any:
+async def _outcomes(rooms: app.Rooms) -> AsyncIterator[Outcome]:
+    """What became of each thread of the source, by its id."""
     source = await rooms.source()
     after: str | None = "" if source is not None else None
     while source is not None and after is not None:
@@ -203,13 +204,12 @@ async def _outcome(
 ) -> Outcome:
     head = next(record for record in records if record.ref.checkpoint_id == head_id)
     migrated = [record for record in records if record.state is RefState.MIGRATED]
-    messages: list[int] = []
-    for record in migrated:
-        if record.link is not None:
-            for claims in await rooms.turns.pauses_of(
-                record.ref.thread_id, record.link.checkpoint_id
-            ):
-                messages.append(len((await rooms.turns.load(claims)).messages))
+    messages = [
+        len((await rooms.turns.load(claims)).messages)
+        for record in migrated
+        if record.link is not None
+        for claims in await rooms.turns.pauses_of(record.ref.thread_id, record.link.checkpoint_id)
+    ]
     reason = "" if migrated else str(head.code or head.reason)
     return Outcome(
         thread_id=head.ref.thread_id,
@@ -321,7 +321,7 @@ def _summary(played: Played) -> Group:
             tables.cell(outcome.thread_id),
             tables.cell(str(outcome.verdict)),
             tables.cell(str(outcome.end)),
-            tables.cell(", ".join(map(str, outcome.messages)) or "–"),
+            tables.cell(", ".join(map(str, outcome.messages)) or "-"),
             tables.cell(_why(outcome)),
         )
     numbers = {k: document[k] for k in ("adopted", "migrated", "expired", "quarantined")}

@@ -14,6 +14,7 @@ import click
 import redis.asyncio as aioredis
 import redis.exceptions as rx
 from rich.console import Group
+from rich.table import Table
 
 from checkpointd import app
 from checkpointd.cli import checks, tables
@@ -36,7 +37,7 @@ Say = Callable[[str, str], None]
 @click.command(cls=Verb, example="checkpointd doctor")
 @asks
 def doctor(asked: Asked) -> int:
-    """Whether the store, the source and the settings fit together.
+    """Whether store, source and settings fit.
 
     Nothing is written. Each check is a word and a sentence; exit 1 if one of them failed. What
     the store will not tell, for want of a permission, is a warning.

@@ -48,9 +48,9 @@ Status = dict[str, Any]
 )
 @asks
 def status(asked: Asked, *, watch: bool, required: str | None, for_: timedelta | None) -> int:
-    """Where the drain is, in a word, a sentence and numbers.
+    """Where the drain is.
 
-    Any state that can be read is an answer, exit 0; only --require makes a demand of it.
+    A word, a sentence and numbers. Any state that can be read is an answer, exit 0; only --require makes a demand of it.
     """
     if for_ is not None and required is None:
         raise click.UsageError("--for says how long, and --require drained is missing beside it")
@@ -131,7 +131,7 @@ def _showing(asked: Asked) -> Iterator[Callable[[Status], None]]:
 @click.argument("thread_id", metavar="THREAD", type=thread)
 @asks
 def explain(asked: Asked, thread_id: str) -> None:
-    """What became of this conversation, in a sentence and a story."""
+    """What became of this conversation."""
 
     async def work(rooms: app.Rooms) -> tuple[tuple[RefRecord, ...], AuditPage]:
         records = await rooms.registry.records_of(thread_id)
@@ -178,9 +178,9 @@ def audit(asked: Asked, since: datetime | None, limit: int) -> None:
 @click.command(cls=Verb, example="checkpointd verify")
 @asks
 def verify(asked: Asked) -> int:
-    """Walk all refs and hold them against their indexes, links and counters.
+    """Whether everything adds up.
 
-    Exit 1 if something does not add up. Meant for a registry at rest: what changes meanwhile may
+    Walks all refs and holds them against their indexes, links and counters. Exit 1 if something does not add up. Meant for a registry at rest: what changes meanwhile may
     be found once, and be gone on the next run.
     """
     found = asked.within(lambda rooms: rooms.operations.verify(), found=False)

@@ -15,7 +15,7 @@ from checkpointd.domain.states import PassName, PassOutcome
 @dry_run("Say what it would do, and do nothing.")
 @asks
 def once(asked: Asked, *, name: str, dry_run: bool) -> int:
-    """Run one pass now: reconcile, adopt, drain or census.
+    """Run one pass: reconcile, adopt, drain, census.
 
     It is recorded like a scheduled one. With --dry-run nothing is written: adopt reads the source
     and needs no store, and drain needs no freeze and calls no replayer.

@@ -19,7 +19,7 @@ from checkpointd.registry.operations import BulkResult
 
 @click.group(cls=Family)
 def quarantine() -> None:
-    """What no replay can safely continue, and what you decide about it."""
+    """What no replay can safely continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def list_(asked: Asked, thread: str | None, blocked_by: str | None) -> None:
 @quarantine.command(example='checkpointd quarantine release --thread t:_:s-42 --reason "mended"')
 @_decision("release")
 @asks
-def release(asked: Asked, **options: Any) -> None:
+def release(asked: Asked, /, **options: Any) -> None:
     """Give refs back to the drain, their attempts counted anew."""
     _decide(asked, "released", RefState.QUARANTINED, **options)
 
@@ -91,7 +91,7 @@ def release(asked: Asked, **options: Any) -> None:
 @quarantine.command(example='checkpointd quarantine waive --all --reason "the users left"')
 @_decision("waive")
 @asks
-def waive(asked: Asked, **options: Any) -> None:
+def waive(asked: Asked, /, **options: Any) -> None:
     """Let the drain end without refs; they cannot be resumed then."""
     _decide(asked, "waived", RefState.QUARANTINED, **options)
 
@@ -101,7 +101,7 @@ def waive(asked: Asked, **options: Any) -> None:
 )
 @_decision("unwaive")
 @asks
-def unwaive(asked: Asked, **options: Any) -> None:
+def unwaive(asked: Asked, /, **options: Any) -> None:
     """Take waivers back."""
     _decide(asked, "unwaived", RefState.WAIVED, **options)
 

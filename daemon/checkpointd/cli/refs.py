@@ -35,7 +35,7 @@ CHECKPOINT = click.argument("checkpoint_id", metavar="CHECKPOINT", type=checkpoi
 
 @click.group(cls=Family)
 def refs() -> None:
-    """Single refs: what the registry knows of them, and what you decide."""
+    """Single refs: look, and decide."""
 
 
 @refs.command("list", example="checkpointd refs list --state expired")

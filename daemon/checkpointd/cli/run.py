@@ -36,7 +36,9 @@ NAMED = 5
 )
 @asks
 def run(asked: Asked, until: str | None, timeout: timedelta | None) -> int:
-    """The daemon: expires, adopts, drains and shows, until it is told to stop.
+    """The daemon.
+
+    It expires, adopts, drains and shows until it is told to stop.
 
     With --until: exit 0 if drained, 3 if only an operator can move it on, 4 if timed out.
     SIGTERM lets running replays finish; SIGHUP reads the settings anew.

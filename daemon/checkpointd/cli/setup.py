@@ -26,9 +26,9 @@ NEXT = (
 @click.option("--force", is_flag=True, help="Overwrite the file that is there.")
 @asks
 def init(asked: Asked, *, force: bool) -> None:
-    """Write checkpointd.toml here: every setting at its default, with its reason.
+    """Write checkpointd.toml here.
 
-    Needs no store. With --config FILE the file of that name is written.
+    Every setting at its default, with its reason. Needs no store. With --config FILE the file of that name is written.
     """
     path = asked.config or Path(DEFAULT_FILE)
     try:
@@ -58,9 +58,9 @@ def _next(path: Path) -> Group:
 @click.command("check-config", cls=Verb, example="checkpointd --config prod.toml check-config")
 @asks
 def check_config(asked: Asked) -> None:
-    """The settings in force, from the file and the environment; secrets are masked.
+    """The settings in force.
 
-    Exit 78 with every complaint at once if they cannot be used.
+    From the file and the environment, secrets masked. Exit 78 with every complaint at once if they cannot be used.
     """
     settings = asked.settings()
     file = asked.file()

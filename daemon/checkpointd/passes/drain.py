@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from typing_extensions import TypeIs
 
 from checkpointd.domain.errors import StoreError
 from checkpointd.domain.pace import Pace
@@ -147,33 +148,21 @@ class Drain:
         )
 
     async def _work(self, until: float, *, wait: bool) -> None:
-        fruitless = 0
         while not self._stopping and (wait or self._clock() < until):
             room = self.pace.room(len(self._running), now=self._clock())
             if room and (room >= self.pace.limit // 4 or not self._running):
                 claimed = await self._claim_some(room)
-                fruitless = 0 if claimed else fruitless + 1
-                if not claimed and not self._running:
-                    if not self._ahead:
-                        break
+                if not claimed and not self._running and self._ahead:
                     continue
             if not self._running:
                 break
-            left = max(0.0, until - self._clock()) if not wait else 1.0
-            # When a look found nothing more, wait for an end; else only until there is room.
-            timeout = min(left, 0.25) if fruitless else left
-            await asyncio.wait(self._running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            left = None if wait else max(0.0, until - self._clock())
+            await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
     async def _claim_some(self, room: int) -> int:
         """Claim up to ``room`` refs, from what was looked at before if any is left."""
         if not self._ahead:
             await self._look()
-        if not self._ahead:
-            if not self._running:
-                self._idle_until = (
-                    self._clock() + self._idle_for.total_seconds() * self._rng.uniform(0.9, 1)
-                )
-            return 0
         lots: list[tuple[int, list[Named], str]] = []
         wanted = 0
         while self._ahead and wanted < room:
@@ -183,39 +172,40 @@ class Drain:
                 self._ahead.appendleft((partition, rest, canary))
             lots.append((partition, take, canary))
             wanted += len(take)
-        claimed = await asyncio.gather(*(self._claim(*lot) for lot in lots))
-        return sum(claimed)
+        claims = await asyncio.gather(*(self._claim(*lot) for lot in lots), return_exceptions=True)
+        return sum(n for n in claims if not self._is_trouble(n))
+
+    def _is_trouble(self, answer: object) -> TypeIs[BaseException]:
+        """Note what one partition's store would not do; the others' answers still count."""
+        if isinstance(answer, StoreError):
+            self._round.claim_errors += 1
+            self._round.troubles.append(str(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+        return isinstance(answer, BaseException)
 
     async def _look(self) -> None:
         """Peek at every partition whose counters show work, in one round trip."""
-        work, due_later = await self._ledger.with_work()
-        if not work:
-            return
+        work = await self._ledger.with_work()
         self._rng.shuffle(work)
-        most = -(-LOOK_AHEAD * self.pace.limit // len(work))
-        peeks = await asyncio.gather(
-            *(self._ledger.peek(partition, max(most, 1)) for partition in work)
+        most = max(1, -(-LOOK_AHEAD * self.pace.limit // max(1, len(work))))
+        answers = await asyncio.gather(
+            *(self._ledger.peek(p, most) for p in work), return_exceptions=True
         )
-        word = await self._word_for(peek.word for peek in peeks)
-        if word:
-            self._round.waiting_for = word
-            self._round.held = word in ("paused", "halted")
-            if word == "not_frozen":
-                return
-            if self._round.held:
-                return
-        found = [
+        peeks = [(p, a) for p, a in zip(work, answers, strict=True) if not self._is_trouble(a)]
+        stops = [peek.word for _, peek in peeks if peek.word not in ("go", "canary")]
+        if stops:
+            self._round.waiting_for = stops[0]
+            self._round.held = stops[0] in ("paused", "halted")
+        self._ahead.extend(
             (partition, list(peek.due), peek.canary)
-            for partition, peek in zip(work, peeks, strict=True)
+            for partition, peek in peeks
             if peek.due and peek.word in ("go", "canary")
-        ]
-        self._ahead.extend(found)
-        if not found and due_later and not self._running:
-            self._round.waiting_for = self._round.waiting_for or "nothing is due yet"
-
-    async def _word_for(self, words: Any) -> str:
-        stops = [word for word in words if word not in ("go", "canary")]
-        return stops[0] if stops else ""
+        )
+        if not self._ahead and not self._running and (stops or not work):
+            # Nothing can become due by the passing of time: ask again when a census would.
+            idle_s = self._idle_for.total_seconds() * self._rng.uniform(0.9, 1)
+            self._idle_until = self._clock() + idle_s
 
     async def _claim(self, partition: int, refs: Sequence[Named], canary: str) -> int:
         granted = len(refs)

@@ -75,14 +75,13 @@ class DrainLedger:
         self._actor = clean(actor, 120)
         self._ttl_ms = lease_ttl // timedelta(milliseconds=1)
 
-    async def with_work(self) -> tuple[list[int], int]:
-        """The partitions whose counters show refs to claim, and how many refs those are."""
+    async def with_work(self) -> list[int]:
+        """The partitions whose counters show refs that may be claimed, now or later."""
         words = [f"legacy:{s}" for s in (RefState.PENDING, RefState.RETRYABLE, RefState.REPLAYING)]
         rows = await self._store.read_many(
             [("HMGET", keys.counters, *words) for keys in self._store.keys.all]
         )
-        counts = [sum(int(n or 0) for n in row) for row in rows]
-        return [p for p, n in enumerate(counts) if n > 0], sum(counts)
+        return [p for p, row in enumerate(rows) if any(int(n or 0) > 0 for n in row)]
 
     async def peek(self, partition: int, most: int) -> Peek:
         """What may be claimed now in this partition, earliest first; nothing is written."""
