@@ -29,9 +29,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from checkpointd.domain.errors import CheckpointdError
+from checkpointd.domain.errors import CheckpointdError, IssuanceFrozenError
 from checkpointd.domain.refs import (
     EPOCH,
+    MICROSECOND,
     CheckpointRef,
     Explanation,
     IssuanceFreeze,
@@ -39,10 +40,11 @@ from checkpointd.domain.refs import (
     MigrationLink,
     ReconciliationReport,
     SafeBoundaryMarker,
+    to_us,
 )
 from checkpointd.domain.standing import RefRecord
 from checkpointd.domain.states import UNFINISHED, FailureReason, Hold, RefState, WriterLine
-from checkpointd.registry.control import HalfCopiedError
+from checkpointd.registry.control import ThawedMeanwhileError
 from checkpointd.registry.keys import member
 from checkpointd.registry.memory import MemoryRegistry
 from checkpointd.registry.port import CheckpointRegistry
@@ -219,6 +221,12 @@ async def told(call: Awaitable[Any], seen: Callable[[Any], Any] = timeless) -> A
         return (type(error), *(getattr(error, fact, None) for fact in facts))
 
 
+def decision(answer: Any) -> Any:
+    """The kind of error that ``told`` tells of; ``None`` for anything else."""
+    first = answer[0] if isinstance(answer, tuple) and answer else None
+    return first if isinstance(first, type) else None
+
+
 def story(record: RefRecord) -> RefRecord:
     """What is kept of a ref, without times, signatures and the fences, which are each store's."""
     return replace(
@@ -241,7 +249,7 @@ def thawed_meanwhile(calls: tuple[Call, Call], answers: Sequence[Any]) -> int | 
     for n in (0, 1):
         beside = calls[1 - n]
         thawed = isinstance(beside, Step) and beside.verb == "thaw_issuance"
-        if thawed and isinstance(answers[n], tuple) and answers[n][0] is HalfCopiedError:
+        if thawed and decision(answers[n]) is ThawedMeanwhileError:
             return n
     return None
 
@@ -340,20 +348,20 @@ class RegistriesSideBySide(RuleBasedStateMachine):
             model = copy.deepcopy(self.model)
             answers: list[Any] = [None, None]
             for n in order:
+                self.now += MICROSECOND
                 answers[n] = await told((one, other)[n][0](model), unlocked)
             wanted.append((without(answers, masked), await self._state(model)))
             if wanted[-1] == found:
-                self.model = model
-                for answer in given:
-                    self._count_refusal(answer)
+                # Done again, not swapped in: the locks under way hold on to this very model.
+                for n in order:
+                    self.now += MICROSECOND
+                    self._count_refusal(await told((one, other)[n][0](self.model), unlocked))
                 return
         assert found in wanted
 
     def _count_refusal(self, answer: Any) -> None:
-        if isinstance(answer, tuple) and answer and answer[0] is not None:
-            name = getattr(answer[0], "__name__", "")
-            if name == "IssuanceFrozenError":
-                self.refused[answer[-1]] += 1
+        if decision(answer) is IssuanceFrozenError:
+            self.refused[answer[-1]] += 1
 
     @rule(
         target=held,
@@ -370,6 +378,8 @@ class RegistriesSideBySide(RuleBasedStateMachine):
         theirs = self.processes[by].migration_lock(thread_id, checkpoint_id)
         leases = [await told(lock.__aenter__()) for lock in (ours, theirs)]
         if not isinstance(leases[0], Lease):
+            if isinstance(leases[1], Lease):
+                await theirs.__aexit__(None, None, None)
             assert leases[1] == leases[0]
             return None
         assert isinstance(leases[1], Lease)
@@ -446,10 +456,18 @@ class RegistriesSideBySide(RuleBasedStateMachine):
             records = registry.records_of(thread_id)
             known = records if isinstance(records, tuple) else await records
             threads.append([story(record) for record in known])
+            threads.append(list(timeless(await registry.boundaries_for(thread_id))))
         return (threads, timeless(await registry.freeze_in_force()))
 
     async def _compare(self, process: RedisRegistry) -> None:
-        assert await self._state(process) == await self._state(self.model)
+        (threads, freeze), (wanted, frozen) = [
+            await self._state(registry) for registry in (process, self.model)
+        ]
+        assert freeze == frozen
+        for kept, modelled in zip(threads, wanted, strict=True):
+            assert len(kept) == len(modelled)
+            for one, model in zip(kept, modelled, strict=True):
+                assert one == model
 
     async def _compare_answers(self, process: RedisRegistry) -> None:
         for thread_id in THREADS:
@@ -494,6 +512,12 @@ class RegistriesSideBySide(RuleBasedStateMachine):
         legacy = [r for r in records if r.ref.writer_line is WriterLine.LEGACY]
         claimable = (RefState.PENDING, RefState.RETRYABLE, RefState.REPLAYING)
         assert await members("open") == names(r for r in records if r.state is RefState.OPEN)
+        for record in records:
+            if record.state is RefState.OPEN:
+                key = store.keys.of(record.ref.thread_id).open
+                name = member(record.ref.thread_id, record.ref.checkpoint_id)
+                (score,) = await store.read_many([("ZSCORE", key, name)])
+                assert int(float(score)) == to_us(record.window_began)
         assert await members("unfinished") == names(r for r in legacy if r.state in UNFINISHED)
         assert await members("due") == names(
             r for r in legacy if r.state in claimable and r.hold is Hold.NONE

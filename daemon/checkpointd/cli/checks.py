@@ -148,15 +148,21 @@ def replication(info: Info) -> Check:
             "the primary",
         )
     replicas = int(info.get("connected_slaves") or 0)
-    if replicas:
-        return ok("replication", f"primary with {replicas} connected replica(s).")
-    return ok("replication", "primary, with no replica.")
+    match replicas:
+        case 0:
+            return ok("replication", "primary, with no replica.")
+        case 1:
+            return ok("replication", "primary with 1 connected replica.")
+        case _:
+            return ok("replication", f"primary with {replicas} connected replicas.")
 
 
 def cluster(info: Info) -> Check:
     """Whether the cluster serves every slot."""
     state, served = info.get("cluster_state"), int(info.get("cluster_slots_ok") or 0)
-    said = f"cluster of {info.get('cluster_size')} primaries, {served:,} of 16,384 slots served"
+    size = int(info.get("cluster_size") or 0)
+    primaries = "1 primary" if size == 1 else f"{size} primaries"
+    said = f"cluster of {primaries}, {served:,} of 16,384 slots served"
     if state != "ok" or served < 16_384:
         return fail("cluster", f"{said} and its state is {state}; mend it before a drain")
     return ok("cluster", f"{said}.")

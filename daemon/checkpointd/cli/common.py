@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from typing_extensions import override
 
 from checkpointd import app
@@ -80,12 +80,12 @@ class Asked:
         """The actor in the audit: ``--as``, else CHECKPOINTD_ACTOR, else user@host."""
         return self.actor or os.environ.get(ENV_ACTOR, "").strip() or f"{_user()}@{_host()}"
 
-    def tell(self, document: Mapping[str, Any], *, people: Callable[[Console], None]) -> None:
-        """Print a result to stdout: the document with ``--json``, else what ``people`` draws."""
+    def tell(self, document: Mapping[str, Any], *, people: Callable[[], RenderableType]) -> None:
+        """Print a result to stdout: the document with ``--json``, else the page for people."""
         if self.as_json:
             print_json(document)
         else:
-            people(console())
+            show(console(), people())
 
     def within(
         self,
@@ -142,6 +142,11 @@ def _host() -> str:
 def console() -> Console:
     """Where people read: stdout, nothing in the text taken for markup; no colour in a pipe."""
     return Console(markup=False, highlight=False, emoji=False)
+
+
+def show(out: Console, page: RenderableType) -> None:
+    """Print a page; in a pipe its lines are as long as they are."""
+    out.print(page, crop=out.is_terminal)
 
 
 def print_json(document: Mapping[str, Any]) -> None:

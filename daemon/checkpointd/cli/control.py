@@ -58,7 +58,7 @@ def freeze(asked: Asked, reason: str, line: str) -> None:
             },
             "declared_before": again,
         },
-        people=lambda console: console.print(_frozen(declared, again=again)),
+        people=lambda: _frozen(declared, again=again),
     )
 
 
@@ -185,11 +185,9 @@ def allow(asked: Asked, reason: str, count: int | None) -> None:
     )
     asked.tell(
         {"allowed": allowed, "overdue": overdue},
-        people=lambda console: console.print(tables.Line(said)),
+        people=lambda: tables.Line(said),
     )
 
 
 def _tell(asked: Asked, verb: str, said: str, *, done: bool) -> None:
-    asked.tell(
-        {verb: done, "sentence": said}, people=lambda console: console.print(tables.Line(said))
-    )
+    asked.tell({verb: done, "sentence": said}, people=lambda: tables.Line(said))

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from checkpointd import app, sample
 from checkpointd.cli import documents, tables
-from checkpointd.cli.common import Asked, CommandFailedError, Verb, asks, console
+from checkpointd.cli.common import Asked, CommandFailedError, Verb, asks, console, show
 from checkpointd.config import Adopt, Drain, Endpoint, Reconcile, Redis, Settings, Source
 from checkpointd.domain.drain import total, unfinished
 from checkpointd.domain.legacy import Verdict
@@ -29,7 +29,7 @@ from checkpointd.domain.states import AdoptOutcome, PassName, RefState, WriterLi
 from checkpointd.domain.tally import DrainStatus, StoreTally
 
 PATIENCE = timedelta(seconds=45)
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.05
 PAGE = 1_000
 ACTOR = "demo"
 
@@ -94,8 +94,8 @@ def demo(asked: Asked) -> None:
     """
     stage = Stage(None if asked.as_json else console())
     with tempfile.TemporaryDirectory(prefix="checkpointd-demo-") as directory:
-        played = asked.awaited(play(Path(directory), stage), level="error")
-    asked.tell(played.document(), people=lambda out: out.print(_summary(played)))
+        played = asked.awaited(play(Path(directory), stage), level="critical")
+    asked.tell(played.document(), people=lambda: _summary(played))
 
 
 def settings_for(directory: Path, database: Path) -> Settings:
@@ -106,7 +106,7 @@ def settings_for(directory: Path, database: Path) -> Settings:
         source=Source(url=f"sqlite://{database}"),
         reconcile=Reconcile(grace=moment, every=moment),
         adopt=Adopt(every=moment),
-        drain=Drain(settle=timedelta(0), every=timedelta(milliseconds=200)),
+        drain=Drain(settle=timedelta(0), every=timedelta(milliseconds=200), concurrency=2),
         endpoint=Endpoint(listen="127.0.0.1:0"),
     )
 
@@ -156,17 +156,17 @@ async def _drained(settings: Settings, rooms: app.Rooms, stage: Stage) -> str:
         actor=ACTOR,
         on_started=lambda url: stage.says(f"It is watched at {url}/metrics while it runs."),
     )
-    with stage.progress() as show:
+    with stage.progress() as draw:
         running = asyncio.create_task(
             daemon.run(until_drained=True, give_up_after=PATIENCE), name="demo-daemon"
         )
         while not running.done():
             tally, status, _ = await rooms.status()
-            show(tally, status)
+            draw(tally, status)
             await asyncio.wait([running], timeout=LOOK_EVERY_S)
         ended = await running
         tally, status, _ = await rooms.status()
-        show(tally, status)
+        draw(tally, status)
     if ended.timed_out:
         raise CommandFailedError(
             f"the sample was to be drained within {PATIENCE.total_seconds():g} s and is not "
@@ -233,15 +233,13 @@ class Stage:
     def says(self, sentence: str) -> None:
         """A line."""
         if self._out is not None:
-            self._out.print(tables.Line(sentence, indent=2))
+            show(self._out, tables.Line(sentence, indent=2))
 
     def step(self, command: str, meaning: str) -> None:
         """A command, and what it is for."""
         if self._out is not None:
-            self._out.print()
-            self._out.print(
-                tables.Line(("$ ", "dim"), (command, "bold"), (f"   # {meaning}", "dim"))
-            )
+            line = tables.Line(("$ ", "dim"), (command, "bold"), (f"   # {meaning}", "dim"))
+            show(self._out, Group(tables.blank(), line))
 
     def shows(self, report: documents.Report) -> None:
         """What a pass did, in a sentence."""
@@ -266,8 +264,8 @@ class Stage:
         if self._out is None:
             yield lambda _tally, _status: None
         elif self._out.is_terminal:
-            with self._bar(self._out) as show:
-                yield show
+            with self._bar(self._out) as draw:
+                yield draw
         else:
             yield self._lines()
 
@@ -275,14 +273,14 @@ class Stage:
     def _bar(self, out: Console) -> Iterator[Callable[[StoreTally, DrainStatus], None]]:
         bar = Progress(
             TextColumn("  {task.description:<9}", markup=False),
-            BarColumn(30),
+            BarColumn(20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}", markup=False),
             console=out,
         )
         task = bar.add_task("freezing", total=None, numbers="")
 
-        def show(tally: StoreTally, status: DrainStatus) -> None:
+        def draw(tally: StoreTally, status: DrainStatus) -> None:
             whole = total(tally)
             bar.update(
                 task,
@@ -293,23 +291,23 @@ class Stage:
             )
 
         with bar:
-            yield show
+            yield draw
 
     def _lines(self) -> Callable[[StoreTally, DrainStatus], None]:
         said: list[str] = []
 
-        def show(tally: StoreTally, status: DrainStatus) -> None:
+        def draw(tally: StoreTally, status: DrainStatus) -> None:
             whole = total(tally)
             line = f"{status.state}  {whole - unfinished(tally)}/{whole}  {_numbers(tally)}"
             if said[-1:] != [line]:
                 said.append(line)
                 self.says(line)
 
-        return show
+        return draw
 
 
 def _numbers(tally: StoreTally) -> str:
-    shown = (RefState.PENDING, RefState.REPLAYING, RefState.MIGRATED, RefState.QUARANTINED)
+    shown = (RefState.REPLAYING, RefState.MIGRATED, RefState.QUARANTINED)
     return tables.counts({str(s): tally.legacy.get(s, 0) for s in shown}, zeros=False)
 
 
@@ -353,15 +351,16 @@ def _summary(played: Played) -> Group:
 
 def _why(outcome: Outcome) -> str:
     if outcome.fell_back:
-        return "crashed; back to its last good turn"
+        return "crashed; last turn kept"
     match outcome.end:
         case RefState.MIGRATED if outcome.verdict is Verdict.PAUSED:
             n = len(outcome.messages)
-            return f"{tables.plural(n, 'question')} can be answered"
+            return "a question waits" if n == 1 else f"{n} questions wait"
         case RefState.MIGRATED:
             return "can be continued"
         case RefState.EXPIRED:
-            return "crashed in its first turn"
+            how = "failed" if outcome.verdict is Verdict.FAILED else "crashed"
+            return f"{how} in its first turn"
         case _:
             return outcome.reason
 

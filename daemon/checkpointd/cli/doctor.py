@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +31,6 @@ COUNTING_S = 3.0
 """How long the source's threads are counted; a large one is only known to be large."""
 PAGE = 5_000
 
-Say = Callable[[str, str], None]
-
 
 @click.command(cls=Verb, example="checkpointd doctor")
 @asks
@@ -51,13 +49,13 @@ def doctor(asked: Asked) -> int:
                 {"name": c.name, "verdict": str(c.verdict), "sentence": c.sentence} for c in found
             ],
         },
-        people=lambda out: out.print(_page(found)),
+        people=lambda: _page(found),
     )
     return Code.FAILED if failed else Code.DONE
 
 
 def _page(found: list[Check]) -> Group:
-    table = tables.Table.grid(padding=(0, 2, 0, 0))
+    table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(overflow="fold")
     for check in found:
@@ -72,14 +70,17 @@ def _page(found: list[Check]) -> Group:
 async def examine(settings: Settings, *, actor: str) -> list[Check]:
     """Every check; one that cannot be made says why, and stops no other."""
     found: list[Check] = []
+    meta: Mapping[str, str] = {}
     try:
         async with _unclaimed(settings) as store:
             await store.ping()
             found += await _of_store(store, settings)
-            found += await _of_registry(app.Rooms(settings, store, actor=actor))
+            rooms = app.Rooms(settings, store, actor=actor)
+            meta = (await rooms.control.read()).raw
+            found += await _of_registry(rooms, meta)
     except (StoreError, OSError) as error:
         found += [fail("store", str(error)), cannot_say("registry", "the store is out of reach")]
-    found.append(await _of_source(settings))
+    found.append(await _of_source(settings, accounted=meta.get("source", "")))
     found.append(checks.lease_arithmetic(settings))
     found += [warn("settings", f"{hint}.") for hint in hints(settings)]
     return found
@@ -189,9 +190,8 @@ async def _sentinels(settings: Settings) -> Check:
 # The registry in it ----------------------------------------------------------------------------
 
 
-async def _of_registry(rooms: app.Rooms) -> list[Check]:
+async def _of_registry(rooms: app.Rooms, meta: Mapping[str, str]) -> list[Check]:
     settings, store = rooms.settings, rooms.store
-    meta = (await rooms.control.read()).raw
     found = checks.registry(meta, settings)
     found.append(await _scripts(store))
     if any(check.verdict is Verdict.FAIL for check in found):
@@ -220,8 +220,8 @@ async def _scripts(store: Store) -> Check:
 # The source ------------------------------------------------------------------------------------
 
 
-async def _of_source(settings: Settings) -> Check:
-    """Whether it can be read, how many threads it has, and whether one of them can be judged."""
+async def _of_source(settings: Settings, *, accounted: str) -> Check:
+    """Whether it can be read, is the one that the registry accounts for, and how large it is."""
     if not settings.source.url:
         return ok("source", "none is configured: only what applications register is drained.")
     try:
@@ -229,6 +229,12 @@ async def _of_source(settings: Settings) -> Check:
     except CheckpointdError as error:
         return fail("source", str(error))
     try:
+        if accounted and accounted != source.identity:
+            return fail(
+                "source",
+                f"the registry accounts for {accounted} and source.url names {source.identity}; "
+                "use another registry.namespace for another source",
+            )
         threads, after = 0, ""
         first = None
         began = time.monotonic()

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from checkpointd import app
 from checkpointd.cli import documents, tables
-from checkpointd.cli.common import Asked, Code, Verb, asks, console, duration, moment, thread
+from checkpointd.cli.common import Asked, Code, Verb, asks, console, duration, moment, show, thread
 from checkpointd.domain import standing
 from checkpointd.domain.drain import assess
 from checkpointd.domain.errors import StoreUnreachableError
@@ -58,7 +58,7 @@ def status(asked: Asked, *, watch: bool, required: str | None, for_: timedelta |
     if watch:
         return _watched(asked, demand)
     document = asked.within(_status_of, found=False, patience_s=PATIENCE_S)
-    asked.tell(document, people=lambda out: out.print(tables.status_page(document)))
+    asked.tell(document, people=lambda: tables.status_page(document))
     return Code.DONE if is_met(demand, document) else Code.NOT_DRAINED
 
 
@@ -89,10 +89,10 @@ async def _status_of(rooms: app.Rooms) -> Status:
 
 def _watched(asked: Asked, demand: timedelta | None) -> Code:
     async def watch(rooms: app.Rooms) -> Code:
-        with _showing(asked) as show:
+        with _showing(asked) as draw:
             while True:
                 document = await _status_or_unknown(rooms)
-                show(document)
+                draw(document)
                 if demand is not None and is_met(demand, document):
                     return Code.DONE
                 await asyncio.sleep(WATCH_EVERY_S)
@@ -118,7 +118,7 @@ def _showing(asked: Asked) -> Iterator[Callable[[Status], None]]:
     if asked.as_json:
         yield lambda document: click.echo(json.dumps(document))
     elif not out.is_terminal:
-        yield lambda document: out.print(tables.status_line(document))
+        yield lambda document: show(out, tables.status_line(document))
     else:
         with Live(console=out, auto_refresh=False) as live:
             yield lambda document: live.update(tables.status_page(document), refresh=True)
@@ -146,8 +146,8 @@ def explain(asked: Asked, thread_id: str) -> None:
             "refs": documents.plain(records),
             "audit": documents.plain(audit.entries),
         },
-        people=lambda out: out.print(
-            tables.story_page(thread_id, str(explanation.standing), sentence, records, audit)
+        people=lambda: tables.story_page(
+            thread_id, str(explanation.standing), sentence, records, audit
         ),
     )
 
@@ -171,7 +171,7 @@ def audit(asked: Asked, since: datetime | None, limit: int) -> None:
     page = asked.within(lambda rooms: rooms.operations.audit(since=since, most=limit), found=False)
     asked.tell(
         {"entries": documents.plain(page.entries), "trimmed": page.trimmed},
-        people=lambda out: out.print(tables.audit_page(page)),
+        people=lambda: tables.audit_page(page),
     )
 
 
@@ -186,6 +186,6 @@ def verify(asked: Asked) -> int:
     found = asked.within(lambda rooms: rooms.operations.verify(), found=False)
     asked.tell(
         {"clean": not found.findings, **documents.plain(found)},
-        people=lambda out: out.print(tables.verification_page(found)),
+        people=lambda: tables.verification_page(found),
     )
     return Code.FAILED if found.findings else Code.DONE

@@ -29,6 +29,6 @@ def once(asked: Asked, *, name: str, dry_run: bool) -> int:
         )
     asked.tell(
         documents.report_document(report),
-        people=lambda out: out.print(tables.report_page(report)),
+        people=lambda: tables.report_page(report),
     )
     return Code.FAILED if report.outcome is PassOutcome.ERROR else Code.DONE

@@ -76,7 +76,7 @@ def list_(asked: Asked, thread: str | None, blocked_by: str | None) -> None:
     found = asked.within(lambda rooms: which.within(rooms, RefState.QUARANTINED), found=False)
     asked.tell(
         {"refs": documents.plain(found)},
-        people=lambda out: out.print(tables.quarantine_page(found)),
+        people=lambda: tables.quarantine_page(found),
     )
 
 
@@ -141,7 +141,7 @@ def _decide(
     result = asked.within(work, found=False)
     asked.tell(
         documents.plain(result),
-        people=lambda out: out.print(tables.bulk_page(result, done)),
+        people=lambda: tables.bulk_page(result, done),
     )
 
 

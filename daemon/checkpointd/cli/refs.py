@@ -39,7 +39,12 @@ def refs() -> None:
 
 
 @refs.command("list", example="checkpointd refs list --state expired")
-@click.option("--state", type=one_of(RefState), help="Only those in this state.")
+@click.option(
+    "--state",
+    type=one_of(RefState),
+    metavar="STATE",
+    help=f"Only those that are {', '.join(RefState)}.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -57,7 +62,7 @@ def list_(asked: Asked, state: str | None, limit: int | None) -> None:
     found, more = asked.within(work, found=False)
     asked.tell(
         {"refs": documents.plain(found), "more": more},
-        people=lambda out: out.print(tables.ref_list(found, more=more)),
+        people=lambda: tables.ref_list(found, more=more),
     )
 
 
@@ -89,7 +94,7 @@ def show(asked: Asked, thread_id: str, checkpoint_id: str) -> None:
     record = asked.within(work, found=False)
     asked.tell(
         documents.record_document(record),
-        people=lambda out: out.print(tables.ref_page(record)),
+        people=lambda: tables.ref_page(record),
     )
 
 
@@ -110,9 +115,7 @@ def expire(asked: Asked, thread_id: str, checkpoint_id: str, reason: str) -> Non
         )
     at = tables.when(ref.expired_at)
     said = f"{ref.checkpoint_id} is expired since {at} ({ref.expired_reason})."
-    asked.tell(
-        {"ref": documents.ref_document(ref)}, people=lambda out: out.print(tables.Line(said))
-    )
+    asked.tell({"ref": documents.ref_document(ref)}, people=lambda: tables.Line(said))
 
 
 @refs.command(example="checkpointd refs resolve tenant:_:session-42")
@@ -123,7 +126,7 @@ def resolve(asked: Asked, thread_id: str) -> None:
     ref = asked.within(lambda rooms: rooms.registry.resolve(thread_id), found=False)
     asked.tell(
         {"thread_id": thread_id, "ref": documents.ref_document(ref)},
-        people=lambda out: out.print(tables.Line(_resolved(ref))),
+        people=lambda: tables.Line(_resolved(ref)),
     )
 
 
@@ -146,13 +149,11 @@ def replay(asked: Asked, thread_id: str) -> None:
     )
     asked.tell(
         {"thread_id": thread_id, "moved": moved},
-        people=lambda out: out.print(tables.Line(said)),
+        people=lambda: tables.Line(said),
     )
 
 
-@refs.command(
-    example='checkpointd refs restore --late --since 2h --reason "the grace was too short"'
-)
+@refs.command(example='checkpointd refs restore --late --since 2h --reason "too short a grace"')
 @click.option(
     "--late",
     is_flag=True,
@@ -178,5 +179,5 @@ def restore(asked: Asked, *, late: bool, since: datetime, reason: str, dry_run: 
     )
     asked.tell(
         documents.plain(result),
-        people=lambda out: out.print(tables.bulk_page(result, "restored")),
+        people=lambda: tables.bulk_page(result, "restored"),
     )

@@ -52,7 +52,7 @@ def run(asked: Asked, until: str | None, timeout: timedelta | None) -> int:
     if until is None:
         return Code.DONE
     blocking = [] if ended.drained else _blocking(asked, ended.status)
-    asked.tell(ended.status, people=lambda out: out.print(_page(ended, blocking)))
+    asked.tell(ended.status, people=lambda: _page(ended, blocking))
     if ended.drained:
         return Code.DONE
     return Code.TIMED_OUT if ended.timed_out else Code.NOT_DRAINED

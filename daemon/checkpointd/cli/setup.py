@@ -44,7 +44,7 @@ def init(asked: Asked, *, force: bool) -> None:
             f"{path} was to be written and cannot be ({why}); run this in a directory that you "
             "may write to, or name another file by --config"
         ) from error
-    asked.tell({"written": str(path)}, people=lambda out: out.print(_next(path)))
+    asked.tell({"written": str(path)}, people=lambda: _next(path))
 
 
 def _next(path: Path) -> Group:
@@ -67,7 +67,7 @@ def check_config(asked: Asked) -> None:
     said = hints(settings)
     asked.tell(
         {"file": str(file) if file else None, "settings": describe(settings), "hints": said},
-        people=lambda out: out.print(_in_force(file, describe(settings), said)),
+        people=lambda: _in_force(file, describe(settings), said),
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
@@ -47,6 +46,19 @@ STYLES = {
     "fail": "bold red",
 }
 """Colours of words, wherever they stand."""
+
+WAITING = {
+    "not_frozen": "legacy issuance is not frozen in force; `checkpointd freeze` comes first",
+    "paused": "the drain is paused; `checkpointd resume` lets it go on",
+    "halted": "the breaker halted the drain; find out why replays fail, then `checkpointd resume`",
+    "canary": "the canary's refs are done; `checkpointd resume` lets the drain go on",
+    "source": "the source is out of reach",
+    "replayer": "the replayer is out of reach",
+}
+"""What a drain pass that claimed nothing waits for, by its word."""
+
+ROW_WIDTH = 64
+"""Characters of a row of counts: with its name before it, it fits into eighty."""
 
 SHOWN = 20
 """Refs that a report names before it says how many more there are."""
@@ -97,7 +109,7 @@ def grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 
 def columns(*names: str, right: Sequence[str] = ()) -> Table:
     """An empty table with a line of headings and no frame."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in names:
         table.add_column(
             name, justify="right" if name in right else "left", overflow="fold", header_style="bold"
@@ -111,8 +123,20 @@ def cell(text: str, style: str = "") -> Text:
 
 
 def counts(numbers: Mapping[str, int], *, zeros: bool = True) -> str:
-    """``open 0 · pending 3``: the counts of a row, on one line if they fit."""
+    """``open 0 · pending 3``: the counts of a row."""
     return " · ".join(f"{name} {n:,}" for name, n in numbers.items() if n or zeros) or "none"
+
+
+def folded(numbers: Mapping[str, int]) -> Text:
+    """Counts in lines that part no name from its number."""
+    lines = [""]
+    for item in counts(numbers).split(" · "):
+        longer = f"{lines[-1]} · {item}" if lines[-1] else item
+        if len(longer) > ROW_WIDTH:
+            lines.append(item)
+        else:
+            lines[-1] = longer
+    return Text("\n".join(lines))
 
 
 def when(moment: datetime | None) -> str:
@@ -177,10 +201,10 @@ def ref_lines(record: RefRecord) -> Group:
     ref = record.ref
     return Group(
         Line(
-            (f"{record.state!s:<12}", STYLES.get(str(record.state), "")),
+            (f"{record.state!s:<13}", STYLES.get(str(record.state), "")),
             f"{ref.thread_id}  {ref.checkpoint_id}",
         ),
-        Line((story(record), "dim"), indent=12),
+        Line((story(record), "dim"), indent=13),
     )
 
 
@@ -188,7 +212,7 @@ def ref_list(records: Sequence[RefRecord], *, more: bool) -> Group:
     """Refs one after another, and whether there are more."""
     rest = (Line((f"… and more: these are the first {len(records):,}; --limit N", "dim")),)
     if not records:
-        return Group(Line("No ref is in that state."))
+        return Group(Line("There is no such ref."))
     return Group(*map(ref_lines, records), *(rest if more else ()))
 
 
@@ -199,7 +223,7 @@ def quarantine_page(records: Sequence[RefRecord]) -> Group:
     parts: list[RenderableType] = []
     for record in records:
         since = f"since {when(record.changed_at)}, by {record.by}"
-        parts += [ref_lines(record), Line((since, "dim"), indent=12)]
+        parts += [ref_lines(record), Line((since, "dim"), indent=13)]
     codes = sorted({str(record.code) for record in records})
     which = f"--blocked-by {codes[0]}" if len(codes) == 1 else "--blocked-by CODE"
     return Group(
@@ -388,10 +412,10 @@ def _progress(status: Mapping[str, Any]) -> Table:
 
 def _status_rows(status: Mapping[str, Any]) -> Iterable[tuple[str, RenderableType]]:
     if status["refs"] is not None:
-        yield "legacy", counts(status["refs"])
+        yield "legacy", folded(status["refs"])
         yield "kernel", counts(status["kernel"])
     if status["blocked"]:
-        yield "blocked by", counts(status["blocked"])
+        yield "blocked by", folded(status["blocked"])
     frozen = status["frozen"]
     if frozen:
         force = "" if frozen["in_force"] else ", not in force yet"
@@ -512,7 +536,8 @@ def _adopted(report: AdoptReport) -> Iterable[RenderableType]:
 
 def _drained(report: DrainReport) -> Iterable[RenderableType]:
     if report.waiting_for:
-        yield Line(f"Nothing was claimed: {report.waiting_for}.")
+        word_ = report.waiting_for.partition(":")[0]
+        yield Line(f"Nothing was claimed: {WAITING.get(word_, word_)}.")
     would = "would be " if report.dry_run else ""
     outcomes = {f"{would}{k}": n for k, n in report.outcomes.items()}
     if outcomes or not report.waiting_for:

@@ -28,7 +28,7 @@ class Failure:
     retry_after_s: float | None = None
 
 
-def meaning_of(error: Exception, *, timed_out: bool = False) -> Failure:
+def meaning_of(error: BaseException, *, timed_out: bool = False) -> Failure:
     """What this exception means for the ref that was being replayed.
 
     Anything a replayer raises that is none of the named errors is its own trouble,

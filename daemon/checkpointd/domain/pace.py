@@ -55,9 +55,16 @@ class Pace:
         return max(0, min(self.limit, self.ceiling) - running)
 
     def unreachable(self, reason: ThrottleReason, *, now: float) -> None:
-        """A dependency as a whole is out of reach: probe it, at a doubling distance."""
-        again = self.throttled is reason
-        self._probe_wait_s = min(self.PROBE_CAP_S, self._probe_wait_s * 2) if again else 1.0
+        """A dependency as a whole is out of reach: probe it, at a doubling distance.
+
+        Replays that were under way when it went are no probes: they double nothing.
+        """
+        if self.throttled is not reason:
+            self._probe_wait_s = 1.0
+        elif now < self._probe_after:
+            return
+        else:
+            self._probe_wait_s = min(self.PROBE_CAP_S, self._probe_wait_s * 2)
         self._probe_after = now + self._probe_wait_s
         self.throttled = reason
 

@@ -101,6 +101,8 @@ class StoreTally:
     """Times that late state reopened a finished drain; never falls."""
     last_progress: datetime | None = None
     drained_at: datetime | None = None
+    drained_births: int = 0
+    """``births`` when the drain last ended; more of them since, and late state came."""
     reopened_at: datetime | None = None
     throttled: ThrottleReason | None = None
 

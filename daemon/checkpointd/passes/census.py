@@ -125,8 +125,16 @@ class Census:
     async def _mark(self, tally: StoreTally, status: DrainStatus) -> str:
         if status.state is DrainState.DRAINED and tally.drained_at is None:
             word = "drained"
-        elif tally.drained_at is not None and is_frozen(tally) and unfinished(tally) > 0:
+        elif tally.drained_at is not None and is_frozen(tally) and _has_reopened(tally):
             word = "reopened"
         else:
             return ""
-        return word if await self._tallies.mark(word, transitions=tally.transitions) else ""
+        is_first = await self._tallies.mark(
+            word, transitions=tally.transitions, births=tally.births
+        )
+        return word if is_first else ""
+
+
+def _has_reopened(tally: StoreTally) -> bool:
+    """Whether something legacy came after the end, also if it is gone again by now."""
+    return unfinished(tally) > 0 or tally.births > tally.drained_births

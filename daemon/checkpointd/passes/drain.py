@@ -95,6 +95,7 @@ class Drain:
         self._ahead: deque[tuple[int, list[Named], str]] = deque()
         self._idle_until = 0.0
         self._stopping = False
+        self._canary_spent = False
         self._round = _Round()
 
     @property
@@ -172,8 +173,13 @@ class Drain:
                 self._ahead.appendleft((partition, rest, canary))
             lots.append((partition, take, canary))
             wanted += len(take)
+        self._canary_spent = False
         claims = await asyncio.gather(*(self._claim(*lot) for lot in lots), return_exceptions=True)
-        return sum(n for n in claims if not self._is_trouble(n))
+        claimed = sum(n for n in claims if not self._is_trouble(n))
+        if self._canary_spent and not claimed and not self._running:
+            # Only now: a pause beside claims that were granted would refuse them.
+            await self._pause("the canary's refs are done")
+        return claimed
 
     def _is_trouble(self, answer: object) -> TypeIs[BaseException]:
         """Note what one partition's store would not do; the others' answers still count."""
@@ -212,8 +218,7 @@ class Drain:
         if canary:
             granted = await self._control.take_canary(len(refs))
             if granted == 0:
-                if not self._running:
-                    await self._pause("the canary's refs are done")
+                self._canary_spent = True
                 return 0
         taken = self._ledger.drawn(refs[:granted])
         sent_at, asked = self._keeper.clock(), self._clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from datetime import datetime, timedelta
 
@@ -14,6 +15,10 @@ from checkpointd.registry.expiry import Expiry
 
 MASS_SHARE = 0.05
 """From this share of the open refs overdue at once, it is more likely us than them."""
+
+AT_ONCE = 3
+"""Partitions at once, where no allowance is shared out: one's records are read while the store
+is at work on another."""
 
 
 class Reconcile:
@@ -52,6 +57,9 @@ class Reconcile:
         beat = await self._expiry.beat(grace=self.grace)
         inspected, overdue = await self._expiry.overdue(grace=self.grace, now=beat.at)
         held, most = await self._brake(beat.held, inspected, overdue)
+        if held is None and most is None and (unused := int(word.raw.get("allowed") or 0)):
+            # The mass it was given for has gone; left over, it would let the next one pass.
+            await self._expiry.take_allowed(unused)
         expired: list[CheckpointRef] = []
         troubles: list[str] = []
         if held is None and overdue:
@@ -107,19 +115,29 @@ class Reconcile:
         actor = self._expiry.pass_actor(self._replica)
         partitions = list(range(self._expiry.partitions))
         self._rng.shuffle(partitions)
-        for partition in partitions:
-            left = None if most is None else most - len(expired)
-            if left is not None and left <= 0:
-                return
-            try:
-                async for lot in self._expiry.expire_overdue(
-                    partition,
-                    now=now,
-                    grace=self.grace,
-                    actor=actor,
-                    reason=CRASH_EXPIRY_REASON,
-                    most=left,
-                ):
-                    expired.extend(lot)
-            except StoreError as error:
-                troubles.append(f"partition {partition}: {error}")
+        turns = iter(partitions)
+
+        async def go_round() -> None:
+            for partition in turns:
+                left = None if most is None else most - len(expired)
+                if left is not None and left <= 0:
+                    return
+                try:
+                    async for lot in self._expiry.expire_overdue(
+                        partition,
+                        now=now,
+                        grace=self.grace,
+                        actor=actor,
+                        reason=CRASH_EXPIRY_REASON,
+                        most=left,
+                    ):
+                        expired.extend(lot)
+                except StoreError as error:
+                    troubles.append(f"partition {partition}: {error}")
+
+        at_once = AT_ONCE if most is None else 1
+        for ended in await asyncio.gather(
+            *(go_round() for _ in range(at_once)), return_exceptions=True
+        ):
+            if ended is not None:
+                raise ended

@@ -9,7 +9,7 @@ from checkpointd.domain.errors import InvalidIdError
 from checkpointd.domain.ids import check_id
 from checkpointd.domain.reports import AdoptReport, DrainReport
 from checkpointd.domain.standing import RefRecord
-from checkpointd.domain.states import AdoptOutcome, FailureReason, RefState, ReplayOutcome
+from checkpointd.domain.states import AdoptOutcome, FailureReason, Hold, RefState, ReplayOutcome
 from checkpointd.passes.adopt import Findings
 from checkpointd.registry.operations import Operations
 from checkpointd.sources.port import LegacySource
@@ -58,8 +58,10 @@ async def rehearse_drain(
     failures: dict[FailureReason, int] = {}
     for state in CLAIMABLE:
         async for record in operations.in_state(state):
+            if record.hold is Hold.FALLBACK:
+                continue  # it comes due only if its head expires
             outcome, reason = await _foretold(
-                record, source, truncate_unanswered=truncate_unanswered
+                record, source, operations, truncate_unanswered=truncate_unanswered
             )
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             if reason is not None:
@@ -74,18 +76,24 @@ async def rehearse_drain(
 
 
 async def _foretold(
-    record: RefRecord, source: LegacySource | None, *, truncate_unanswered: bool
+    record: RefRecord,
+    source: LegacySource | None,
+    operations: Operations,
+    *,
+    truncate_unanswered: bool,
 ) -> tuple[ReplayOutcome, FailureReason | None]:
     """What would become of a ref if it were claimed now."""
     if source is None:
-        marked = bool(record.boundary_id)
+        marked = bool(record.boundary_id) or await operations.has_boundary(record.ref.thread_id)
         blocked = None if marked else FailureReason.NO_SAFE_BOUNDARY
         return (ReplayOutcome.MIGRATED if marked else ReplayOutcome.QUARANTINED), blocked
     reading = await source.head(record.ref.thread_id)
     if reading is None:
         return ReplayOutcome.QUARANTINED, FailureReason.ABSENT
     ref = record.ref.checkpoint_id
-    if reading.head.checkpoint_id != (record.stands_in_for or ref):
+    if reading.head.checkpoint_id != (record.stands_in_for or ref) or (
+        record.stands_in_for and reading.head.verdict.is_settled
+    ):
         return ReplayOutcome.SUPERSEDED, None
     state = reading.head
     if record.stands_in_for:

@@ -21,6 +21,7 @@ from checkpointd.domain.errors import (
     TransientReplayError,
 )
 from checkpointd.domain.failure import Failure, meaning_of
+from checkpointd.domain.ids import check_id
 from checkpointd.domain.legacy import LegacyState, Verdict
 from checkpointd.domain.pace import backoff
 from checkpointd.domain.refs import Lease, SafeBoundaryMarker
@@ -59,6 +60,8 @@ class _Prepared:
     boundary: SafeBoundaryMarker | None = None
     state: LegacyState | None = None
     outcome: ReplayOutcome | None = None
+    given_back: bool = False
+    """Whether the lease and its attempt went back already."""
 
 
 class Replaying:
@@ -135,6 +138,8 @@ class Replaying:
                     prepared = await self._prepare(lease, guard)
                     if prepared.outcome is not None:
                         return self._end(lease, began, prepared.outcome), None
+                    if prepared.given_back:
+                        return None, None
                     if prepared.boundary is None:
                         await self._release(lease, hold=Hold.PAUSED)
                         return None, None
@@ -142,15 +147,20 @@ class Replaying:
                     replayed = await self._replayer.replay(
                         self._request(lease, prepared.boundary, prepared.state)
                     )
+                    became = check_id(replayed.checkpoint_id, what="checkpoint_id")
             except (LeaseLostError, StoreUnreachableError):
                 raise
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Nobody cancelled us: something inside the replayer was, and let it through.
+                return await self._failed(lease, began, meaning_of(error))
             except Exception as error:  # noqa: BLE001 - a replayer is not ours: whatever it raises ends this ref's replay and no other's
                 timed_out = isinstance(error, TimeoutError) and limit.expired()
                 return await self._failed(lease, began, meaning_of(error, timed_out=timed_out))
             guard.check()
-            return await self._commit(
-                lease, guard, began, prepared.boundary, replayed.checkpoint_id
-            )
+            return await self._commit(lease, guard, began, prepared.boundary, became)
 
     # Before --------------------------------------------------------------------------------------
 
@@ -201,21 +211,25 @@ class Replaying:
     async def _supersede(
         self, lease: Lease, guard: Guard, head: LegacyState, ancestor: LegacyState | None
     ) -> _Prepared:
-        """The thread has moved on: register its new head and expire this ref, in one script."""
+        """The thread has moved on: register its new head and expire this ref, in one script.
+
+        Where the new head is open and this ref is the last good turn before it, the ref is
+        given back instead, to stand in for that head should it expire.
+        """
         guard.check()
         settled = head.verdict in (Verdict.CLOSED, Verdict.UNREADABLE)
         adopted = await self._books.adopt(
             head,
             hold=Hold.NONE if settled else Hold.PAUSED,
             confirming=False,
-            fallback=ancestor
-            if ancestor and ancestor.checkpoint_id != lease.checkpoint_id
-            else None,
+            fallback=ancestor,
             moved_on=[lease.checkpoint_id],
             guard=lease,
         )
         if adopted.word == "stale":
             raise LeaseLostError(lease.name, lease.fence)
+        if ancestor is not None and ancestor.checkpoint_id == lease.checkpoint_id:
+            return _Prepared(given_back=True)
         return _Prepared(outcome=ReplayOutcome.SUPERSEDED)
 
     def _request(
@@ -255,6 +269,13 @@ class Replaying:
                 await asyncio.sleep(COMMIT_AGAIN_S)
             except LeaseLostError:
                 return self._end(lease, began, ReplayOutcome.LEASE_LOST, lost="at_commit"), None
+            except asyncio.CancelledError:
+                # A commit that took the lease away looks lost to the keeper until its reply is
+                # here: its outcome is unknown, not no.
+                task = asyncio.current_task()
+                if not guard.lost or task is None or task.uncancel() > 0:
+                    raise
+                return await self._unknown(lease, began), None
             except Exception as error:  # noqa: BLE001 - refused, or a checkpoint id that names nothing: this ref's trouble alone
                 return await self._failed(lease, began, meaning_of(error), refused=True)
             else:

@@ -73,69 +73,100 @@ def clean(text: str, limit: int = 500) -> str:
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
 
 
+_ABSENT = [""] * len(FIELDS)
+
+
 def decode_record(thread_id: str, checkpoint_id: str, raw: bytes) -> RefRecord:
     """The record that ``raw`` holds, or ``CorruptRecordError`` naming the ref."""
-    what = f"checkpoint {checkpoint_id!a} of thread {thread_id!a}"
+    fields = _fields(thread_id, checkpoint_id, raw)
+    # By position: half of what a drain does on its own side is to read records.
+    (
+        _version, state, _line, _created, opened, changed, by, reason, code, detail, attempts,
+        lease, became, boundary, linked, stands_in_for, fallback, replay_of, late, hold,
+        confirmed, grace, _expiry_kind,
+    ) = fields  # fmt: skip
     try:
-        parts = raw.decode().split(SEP)
-    except UnicodeDecodeError as error:
-        raise CorruptRecordError(what, "it is not UTF-8 text") from error
-    if parts[0] != RECORD_VERSION:
-        raise CorruptRecordError(
-            what, f"its version is {parts[0][:20]!a} and this build reads {RECORD_VERSION!a}"
-        )
-    if len(parts) > len(FIELDS):
-        raise CorruptRecordError(what, f"it has {len(parts)} fields of at most {len(FIELDS)}")
-    parts += [""] * (len(FIELDS) - len(parts))
-    f = dict(zip(FIELDS, parts, strict=True))
-    try:
-        state = _STATES[f["state"]]
-        created = from_us(int(f["created"]))
-        changed = from_us(int(f["changed"])) if f["changed"] else None
-        expired = state is RefState.EXPIRED
-        ref = CheckpointRef(
-            thread_id,
-            checkpoint_id,
-            _LINES[f["line"]],
-            created,
-            finalized=state not in (RefState.OPEN, RefState.EXPIRED)
-            or (expired and not f["opened"]),
-            expired=expired,
-            expired_reason=f["reason"] if expired else "",
-            expired_at=changed if expired else None,
-        )
+        ref = _ref(thread_id, checkpoint_id, fields)
         link = None
-        if f["became"]:
-            link = MigrationLink(
-                thread_id,
-                checkpoint_id,
-                f["became"],
-                f["boundary"],
-                from_us(int(f["linked"])),
-            )
+        if became:
+            link = MigrationLink(thread_id, checkpoint_id, became, boundary, from_us(int(linked)))
         return RefRecord(
             ref=ref,
-            state=state,
-            reason=f["reason"],
-            changed_at=changed,
-            by=f["by"],
-            code=FailureReason(f["code"]) if f["code"] else None,
-            detail=f["detail"],
-            attempts=int(f["attempts"] or 0),
-            lease=f["lease"],
+            state=_STATES[state],
+            reason=reason,
+            changed_at=from_us(int(changed)) if changed else None,
+            by=by,
+            code=FailureReason(code) if code else None,
+            detail=detail,
+            attempts=int(attempts or 0),
+            lease=lease,
             link=link,
-            boundary_id=f["boundary"],
-            stands_in_for=f["stands_in_for"],
-            fallback=f["fallback"],
-            replay_of=f["replay_of"],
-            late_at=from_us(int(f["late"])) if f["late"] else None,
-            opened_at=from_us(int(f["opened"])) if f["opened"] else None,
-            hold=_HOLDS[f["hold"]],
-            confirmed_at=from_us(int(f["confirmed"])) if f["confirmed"] else None,
-            grace_s=int(f["grace"]) / 1e6 if f["grace"] else None,
+            boundary_id=boundary,
+            stands_in_for=stands_in_for,
+            fallback=fallback,
+            replay_of=replay_of,
+            late_at=from_us(int(late)) if late else None,
+            opened_at=from_us(int(opened)) if opened else None,
+            hold=_HOLDS[hold],
+            confirmed_at=from_us(int(confirmed)) if confirmed else None,
+            grace_s=int(grace) / 1e6 if grace else None,
         )
     except (KeyError, ValueError, OverflowError) as error:
-        raise CorruptRecordError(what, f"a field is out of its range ({error})") from error
+        raise _out_of_range(thread_id, checkpoint_id, error) from error
+
+
+def decode_ref(thread_id: str, checkpoint_id: str, raw: bytes) -> CheckpointRef:
+    """The ref of the record that ``raw`` holds, without its story. Errors as ``decode_record``."""
+    try:
+        return _ref(thread_id, checkpoint_id, _fields(thread_id, checkpoint_id, raw))
+    except (KeyError, ValueError, OverflowError) as error:
+        raise _out_of_range(thread_id, checkpoint_id, error) from error
+
+
+def _fields(thread_id: str, checkpoint_id: str, raw: bytes) -> list[str]:
+    """All fields of a record of a layout that this build knows."""
+    try:
+        fields = raw.decode().split(SEP)
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(
+            _named(thread_id, checkpoint_id), "it is not UTF-8 text"
+        ) from error
+    if fields[0] != RECORD_VERSION:
+        raise CorruptRecordError(
+            _named(thread_id, checkpoint_id),
+            f"its version is {fields[0][:20]!a} and this build reads {RECORD_VERSION!a}",
+        )
+    if len(fields) > len(FIELDS):
+        raise CorruptRecordError(
+            _named(thread_id, checkpoint_id),
+            f"it has {len(fields)} fields of at most {len(FIELDS)}",
+        )
+    return fields + _ABSENT[len(fields) :]
+
+
+def _ref(thread_id: str, checkpoint_id: str, fields: list[str]) -> CheckpointRef:
+    _, state, line, created, opened, changed, _, reason = fields[:8]
+    expired = _STATES[state] is RefState.EXPIRED
+    return CheckpointRef(
+        thread_id,
+        checkpoint_id,
+        _LINES[line],
+        from_us(int(created)),
+        finalized=state != "o" and not (expired and opened),
+        expired=expired,
+        expired_reason=reason if expired else "",
+        expired_at=from_us(int(changed)) if expired and changed else None,
+    )
+
+
+def _named(thread_id: str, checkpoint_id: str) -> str:
+    return f"checkpoint {checkpoint_id!a} of thread {thread_id!a}"
+
+
+def _out_of_range(thread_id: str, checkpoint_id: str, error: Exception) -> CorruptRecordError:
+    return CorruptRecordError(
+        _named(thread_id, checkpoint_id), f"a field is out of its range ({error})"
+    )
 
 
 def encode_boundary(marker: SafeBoundaryMarker) -> str:

@@ -33,6 +33,16 @@ class HalfCopiedError(CheckpointdError):
         )
 
 
+class ThawedMeanwhileError(CheckpointdError):
+    """A freeze was undone before it came into force."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the freeze was declared and somebody thawed it before it was in force; nothing is "
+            "frozen, agree on who decides and freeze again"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlWord:
     """What is declared store-wide."""
@@ -101,8 +111,8 @@ class Control:
         letters = "".join(LINE_LETTERS[line] for line in ALL_LINES if line in lines)
         await self._store.meta("control_freeze", letters, clean(reason), clean(actor, 120))
         word = await self.complete("the freeze")
-        if word.freeze is None:  # thawed by somebody else in this very moment
-            raise HalfCopiedError("the freeze", 0, self._store.keys.partitions)
+        if word.freeze is None:
+            raise ThawedMeanwhileError
         return word.freeze
 
     async def thaw(self, *, reason: str, actor: str) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from checkpointd.domain.refs import CheckpointRef, from_us, to_us
 from checkpointd.domain.states import HoldReason
-from checkpointd.registry.codec import clean, decode_record, microseconds
+from checkpointd.registry.codec import clean, decode_ref, microseconds
 from checkpointd.registry.keys import split_member
 from checkpointd.registry.store import Store
 
@@ -62,7 +62,7 @@ class Expiry:
                 [("HGET", self._store.keys.thread(t), f"c{c}") for t, c in pairs]
             )
             found += [
-                decode_record(t, c, raw).ref
+                decode_ref(t, c, raw)
                 for (t, c), raw in zip(pairs, raws, strict=True)
                 if raw is not None
             ]
@@ -138,7 +138,7 @@ class Expiry:
             [grace_us, actor, clean(reason), *members],
         )
         return [
-            decode_record(thread, checkpoint, raw).ref
+            decode_ref(thread, checkpoint, raw)
             for (thread, checkpoint), raw in zip(pairs, replies, strict=True)
             if raw[:2] == b"1\x1f"
         ]

@@ -150,6 +150,11 @@ class Operations:
             if name.startswith(b"c")
         ]
 
+    async def has_boundary(self, thread_id: str) -> bool:
+        """Whether the thread has a legacy boundary that a ref without its own is replayed from."""
+        key = self._store.keys.thread(thread_id)
+        return bool(await self._store.read(lambda c: c.hexists(key, ">l")))
+
     # Quarantine ----------------------------------------------------------------------------------
 
     async def release(
@@ -237,10 +242,13 @@ class Operations:
         replies = await self._store.read_many(commands)
         n = len(streams)
         rows = sorted(
-            (_stream_order(entry_id), fields)
-            for stream in replies[:n]
-            for entry_id, fields in stream or ()
-            if fields
+            (
+                (_stream_order(entry_id), fields)
+                for stream in replies[:n]
+                for entry_id, fields in stream or ()
+                if fields
+            ),
+            key=lambda row: row[0],  # two partitions may give one id in one millisecond
         )
         trimmed = sum(int(w or 0) for w in replies[2 * n :]) - sum(replies[n : 2 * n])
         return AuditPage(

@@ -45,7 +45,7 @@ class CheckpointRegistry(Protocol):
     ) -> CheckpointRef:
         """Record the checkpoint that a replay produced, frozen or not.
 
-        While its line is frozen the legacy ref must be known here, else
+        While any line is frozen the legacy ref must be known here, else
         ``IssuanceFrozenError``. Again: as ``register``.
         """
         ...
@@ -142,7 +142,8 @@ class CheckpointRegistry(Protocol):
         """Hold the right to replay this ref, or raise; nobody waits.
 
         ``LeaseBusyError`` if another holds it, ``AlreadyMigratedError`` if it has its link,
-        ``UnknownCheckpointError``. Leaving releases it, unless a commit already did.
+        ``UnknownCheckpointError``, or ``CommitRefusedError`` where the ref is not to be replayed
+        (``writer_line``, ``not_authoritative``). Leaving releases it, unless a commit already did.
         """
         ...
 
@@ -153,7 +154,8 @@ class CheckpointRegistry(Protocol):
 
         Both refs must be known (``UnknownCheckpointError``), the first of line legacy and the
         second of line kernel (``WriterLineChangedError``), and the legacy ref must not
-        have expired (``CheckpointExpiredError``). Again: the first link.
+        have expired (``CheckpointExpiredError``). A new ref that is another's replay is refused
+        (``CommitRefusedError``, ``id_conflict``). Again: the first link.
         """
         ...
 
@@ -171,7 +173,8 @@ class CheckpointRegistry(Protocol):
 
         Again with the same ref: the link. If another replay was first: its link.
         ``LeaseLostError`` if the lease is not held any more; ``CommitRefusedError`` with a word
-        of ``FailureReason`` (``not_authoritative``, ``writer_line``, ``id_conflict``).
+        of ``FailureReason`` (``not_authoritative``, ``writer_line``, ``id_conflict``,
+        ``binding_mismatch`` for another thread's ref).
         Nothing is written in either case.
         """
         ...

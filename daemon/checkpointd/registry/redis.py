@@ -98,6 +98,8 @@ class RedisRegistry:
             replay_of,
             clean(ref.expired_reason),
             self._actor,
+            to_us(ref.expired_at) if ref.expired_at else "",
+            "1" if ref.finalized else "",
         )
         match word:
             case b"frozen":
@@ -302,10 +304,13 @@ class RedisRegistry:
             case b"unknown" | b"corrupt":
                 self._record(word, thread_id, told.decode(), b"")
             case b"line_changed":
-                wrong = told.decode()
-                lines = (WriterLine.KERNEL, WriterLine.LEGACY)
-                known, asked = lines if wrong == legacy_checkpoint_id else lines[::-1]
-                raise WriterLineChangedError(thread_id, wrong, known, asked)
+                raise WriterLineChangedError(
+                    thread_id, legacy_checkpoint_id, WriterLine.KERNEL, WriterLine.LEGACY
+                )
+            case b"new_line_changed":
+                raise WriterLineChangedError(
+                    thread_id, checkpoint_id, WriterLine.LEGACY, WriterLine.KERNEL
+                )
             case b"id_conflict":
                 raise CommitRefusedError(thread_id, legacy_checkpoint_id, "id_conflict")
         record = decode_record(thread_id, legacy_checkpoint_id, told)

@@ -19,8 +19,10 @@ import redis.exceptions as rx
 from checkpointd.domain.errors import StoreError, StoreRefusedError, StoreUnreachableError
 from checkpointd.registry.connect import Client
 
-BATCH = 128
-"""Calls in one round trip, at most: bounds both the reply buffer and how long others wait."""
+WEIGHT = 300
+"""Keys in one round trip, at most, unless one call alone has more: some 32 commits. Bounds how
+long others wait; and the store works on one round trip while this side reads another's replies."""
+
 
 _META = frozenset(
     {
@@ -47,6 +49,8 @@ _META = frozenset(
 _LEASE = frozenset({"acquire", "claim", "renew", "release", "fail", "commit"})
 
 Arg = str | int | bytes
+Call = tuple[str, Sequence[str], Sequence[Arg], asyncio.Future[Any]]
+"""A script's name, its keys, its arguments, and who waits for its reply."""
 
 
 @cache
@@ -75,7 +79,7 @@ class Scripts:
         self._where = where
         self.on_error = on_error
         """Told ``write`` or ``lease`` for each call that failed."""
-        self._waiting: list[tuple[str, Sequence[str], Sequence[Arg], asyncio.Future[Any]]] = []
+        self._waiting: list[Call] = []
         self._flushes: set[asyncio.Task[None]] = set()
         self.round_trips = 0
 
@@ -94,16 +98,22 @@ class Scripts:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for at in range(0, len(waiting), BATCH):
-            task = asyncio.get_running_loop().create_task(
-                self._send(waiting[at : at + BATCH]), name="script-round-trip"
-            )
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
+        lot: list[Call] = []
+        weight = 0
+        for call in waiting:
+            if lot and weight + len(call[1]) > WEIGHT:
+                self._send_soon(lot)
+                lot, weight = [], 0
+            lot.append(call)
+            weight += len(call[1])
+        self._send_soon(lot)
 
-    async def _send(
-        self, calls: list[tuple[str, Sequence[str], Sequence[Arg], asyncio.Future[Any]]]
-    ) -> None:
+    def _send_soon(self, calls: list[Call]) -> None:
+        task = asyncio.get_running_loop().create_task(self._send(calls), name="script-round-trip")
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+
+    async def _send(self, calls: list[Call]) -> None:
         try:
             replies = await self._round_trip(calls)
             lost = [i for i, r in enumerate(replies) if isinstance(r, rx.ConnectionError)]
@@ -129,7 +139,7 @@ class Scripts:
 
     async def _round_trip(
         self,
-        calls: Sequence[tuple[str, Sequence[str], Sequence[Arg], asyncio.Future[Any]]],
+        calls: Sequence[Call],
         *,
         whole: bool = False,
     ) -> list[Any]:

@@ -26,7 +26,7 @@ from checkpointd.domain.states import (
 from checkpointd.domain.tally import DISCOVERY_SOURCES, TTF_BOUNDS_S, StoreTally
 from checkpointd.registry.books import scan_record
 from checkpointd.registry.codec import clean, decode_record
-from checkpointd.registry.control import control_word
+from checkpointd.registry.control import ControlWord, control_word
 from checkpointd.registry.store import Store
 
 THROTTLE_STALE = timedelta(seconds=60)
@@ -94,7 +94,7 @@ class Tallies:
             frozen=word.freeze,
             freeze_in_force_at=word.in_force_at,
             copies_declared=keys.partitions,
-            copies_carrying=sum(int(copy.get(b"epoch") or 0) >= word.epoch for copy in copies),
+            copies_carrying=sum(_carries(copy, word) for copy in copies),
             baseline=sum(int(copy.get(b"baseline") or 0) for copy in copies)
             if word.in_force_at
             else 0,
@@ -104,6 +104,7 @@ class Tallies:
             reopened=int(word.raw.get("reopened") or 0),
             last_progress=from_us(last_us) if last_us else None,
             drained_at=_moment(word.raw, "drained_at"),
+            drained_births=int(word.raw.get("drained_births") or 0),
             reopened_at=_moment(word.raw, "reopened_at"),
             resumed_at=_moment(word.raw, "resumed_at"),
             throttled=_throttle(word.raw, now),
@@ -202,9 +203,9 @@ class Tallies:
             value = f"{reason}|{to_us(at)}"
             await self._store.write(lambda c: c.hset(key, "throttle", value))
 
-    async def mark(self, word: str, *, transitions: int) -> bool:
+    async def mark(self, word: str, *, transitions: int, births: int) -> bool:
         """Record that the drain ended (``drained``) or began again (``reopened``), once."""
-        return bool(await self._store.meta("drain_mark", word, transitions) == b"marked")
+        return bool(await self._store.meta("drain_mark", word, transitions, births) == b"marked")
 
     # The recount ---------------------------------------------------------------------------------
 
@@ -251,6 +252,13 @@ class Tallies:
             answer = await self._store.at(partition, "recount_note", [], [transitions, *counts])
             told[answer.decode()] += 1
         return {word: told[word] for word in ("agrees", "differs", "moved")}
+
+
+def _carries(copy: Mapping[bytes, bytes], word: ControlWord) -> bool:
+    """Whether a partition is up to the control word, both rounds of a freeze included."""
+    if int(copy.get(b"epoch") or 0) < word.epoch:
+        return False
+    return word.in_force_at is None or copy.get(b"in_force") == b"1"
 
 
 def _mapping(reply: Any) -> dict[bytes, bytes]:

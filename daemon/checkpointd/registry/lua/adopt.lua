@@ -21,6 +21,9 @@
 --          'new', 'closed' (its window was open, or it had expired though its writer ran on),
 --          'unchanged', 'stale' (the guarding lease is not held: nothing was written), 'corrupt'
 --
+-- A fallback that is the ref whose lease guards this is given back under its hold: a drain that
+-- meets a newer open head must not take its last good turn away.
+--
 -- One script, since a head and what it supersedes or falls back to must change together.
 local thread_key, thread, head, actor = KEYS[8], ARGV[1], ARGV[2], ARGV[7]
 if ARGV[12] ~= '' and redis.call('GET', KEYS[9]) ~= ARGV[12] then return {'stale', 0, 0, ''} end
@@ -85,13 +88,22 @@ if not settled and rec[STATE] == 'o' and ARGV[13] ~= '' then
     count_birth(ARGV[14])
     shift(thread_key, thread, ARGV[13], ancestor, 'p', 0, actor, 'ref_adopted', '')
     new_fallback = 1
-  elseif ancestor and ancestor[LINE] == 'l'
-      and (ancestor[STATE] == 'p' or ancestor[STATE] == 'r')
-      and (ancestor[HOLD] ~= 'f' or ancestor[STANDS_IN_FOR] ~= head) then
-    ancestor[HOLD], ancestor[STANDS_IN_FOR] = 'f', head
-    if ancestor[BOUNDARY] == '' then keep_boundary(ancestor, ARGV[15], ARGV[16], ARGV[17]) end
-    shift(thread_key, thread, ARGV[13], ancestor, ancestor[STATE], 0, actor, 'ref_held',
-      ancestor[CODE])
+  elseif ancestor and ancestor[LINE] == 'l' then
+    local to = ancestor[STATE]
+    if to == 'o' then
+      -- Its writer never said that it was whole; the source shows that it is.
+      to, ancestor[OPENED] = 'p', ''
+    elseif to == 'x' and ARGV[12] ~= '' and ARGV[11] == ARGV[13] then
+      local attempts = math.max(0, (tonumber(ancestor[ATTEMPTS]) or 0) - 1)
+      ancestor[ATTEMPTS], ancestor[LEASE] = attempts > 0 and integer(attempts) or '', ''
+      to = attempts > 0 and 'r' or 'p'
+      redis.call('DEL', KEYS[9])
+    end
+    if (to == 'p' or to == 'r') and (ancestor[HOLD] ~= 'f' or ancestor[STANDS_IN_FOR] ~= head) then
+      ancestor[HOLD], ancestor[STANDS_IN_FOR] = 'f', head
+      if ancestor[BOUNDARY] == '' then keep_boundary(ancestor, ARGV[15], ARGV[16], ARGV[17]) end
+      shift(thread_key, thread, ARGV[13], ancestor, to, 0, actor, 'ref_held', ancestor[CODE])
+    end
   end
   if rec[FALLBACK] ~= ARGV[13] then
     rec[FALLBACK] = ARGV[13]

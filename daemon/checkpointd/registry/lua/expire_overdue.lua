@@ -18,8 +18,8 @@
 local grace, actor, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local replies = {}
 for i = 4, #ARGV do
-  local thread_key, at = KEYS[i + 4], string.find(ARGV[i], SEP, 1, true)
-  local thread, checkpoint = string.sub(ARGV[i], 1, at - 1), string.sub(ARGV[i], at + 1)
+  local thread_key, at = KEYS[i + 4], find(ARGV[i], SEP, 1, true)
+  local thread, checkpoint = sub(ARGV[i], 1, at - 1), sub(ARGV[i], at + 1)
   local rec, raw = load_record(thread_key, checkpoint)
   local answer
   if not rec then
@@ -33,8 +33,7 @@ for i = 4, #ARGV do
   elseif now_us() - tonumber(rec[OPENED]) < grace then
     answer = 'young'
   else
-    expire_record(thread_key, thread, checkpoint, rec, 'c', reason, actor, ARGV[1])
-    answer = pack_record(rec)
+    answer = expire_record(thread_key, thread, checkpoint, rec, 'c', reason, actor, ARGV[1])
   end
   replies[#replies + 1] = answer
 end

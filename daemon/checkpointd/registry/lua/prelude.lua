@@ -10,8 +10,10 @@
 -- ARGV           the script's own; a script's header lists them
 --
 -- Returns  nothing: it only defines. A record is read, decided on, then written by `shift`,
---          which keeps indexes, counters and the audit equal to the state. Counters are
---          written once, by `settle`, which each script calls last.
+--          which keeps indexes, counters and the audit equal to the state. What a batch can
+--          write once is written by `settle`, which each script calls last: the counters, the
+--          members that leave the open index (none comes back to it in the script in which it
+--          left), and the trimming of the audit.
 --
 -- Why here: the same step must mean the same in every script, or an index and a state part.
 
@@ -33,111 +35,133 @@ local KIND = {c = 'crash', s = 'superseded', o = 'operator'}
 local UNFINISHED = {o = true, p = true, x = true, r = true, q = true}
 local DRAINABLE = {p = true, x = true, r = true}
 
-local function integer(n) return string.format('%.0f', n) end
+-- Locals are found faster than the fields of globals.
+local call, find, sub, concat, format = redis.call, string.find, string.sub, table.concat,
+  string.format
 
-local clock
+local function integer(n) return format('%.0f', n) end
+
+local clock, clock_text
 local function now_us()
   if not clock then
-    local t = redis.call('TIME')
+    local t = call('TIME')
     clock = t[1] * 1000000 + t[2]
+    clock_text = integer(clock)
   end
   return clock
 end
+local function now_text()
+  now_us()
+  return clock_text
+end
+
+-- Written out, so that the table is made at its size at once: this runs for each ref of a batch.
+local function blank()
+  return {'', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', ''}
+end
 
 local function unpack_record(raw)
-  local rec, n, from = {}, 0, 1
+  local rec, n, from = blank(), 0, 1
   while true do
-    local at = string.find(raw, SEP, from, true)
+    local at = find(raw, SEP, from, true)
     n = n + 1
-    if not at then rec[n] = string.sub(raw, from) break end
-    rec[n] = string.sub(raw, from, at - 1)
+    if not at then rec[n] = sub(raw, from) return rec end
+    rec[n] = sub(raw, from, at - 1)
     from = at + 1
   end
-  for i = n + 1, FIELD_COUNT do rec[i] = '' end
-  return rec
 end
 
 local function pack_record(rec)
   local last = FIELD_COUNT
   while rec[last] == '' do last = last - 1 end
-  return table.concat(rec, SEP, 1, last)
+  return concat(rec, SEP, 1, last)
 end
 
 -- A record that this build cannot account for is left alone and named by the caller.
 local function readable(raw)
-  return string.sub(raw, 1, 2) == '1' .. SEP and WORD[string.sub(raw, 3, 3)] ~= nil
+  return sub(raw, 1, 2) == '1\31' and WORD[sub(raw, 3, 3)] ~= nil
 end
 
 local function load_record(thread_key, checkpoint)
-  local raw = redis.call('HGET', thread_key, 'c' .. checkpoint)
+  local raw = call('HGET', thread_key, 'c' .. checkpoint)
   if not raw then return nil end
   if not readable(raw) then return nil, 'corrupt' end
   return unpack_record(raw), raw
 end
 
 local function fresh_record(line, created)
-  local rec = {}
-  for i = 1, FIELD_COUNT do rec[i] = '' end
+  local rec = blank()
   rec[VERSION], rec[LINE], rec[CREATED] = '1', line, created
   return rec
 end
 
-local deltas = {}
+local deltas, of_legacy, of_kernel, closed, audited = {}, {}, {}, {}, 0
 local function count(field, by) deltas[field] = (deltas[field] or 0) + by end
 local function settle()
-  for field, by in pairs(deltas) do
-    if by ~= 0 then redis.call('HINCRBY', COUNTERS, field, integer(by)) end
+  for state, by in pairs(of_legacy) do count('legacy:' .. WORD[state], by) end
+  for state, by in pairs(of_kernel) do count('kernel:' .. WORD[state], by) end
+  if audited > 0 then
+    count('audited', audited)
+    call('XTRIM', AUDIT, 'MAXLEN', '~', AUDIT_LENGTH)
   end
-  deltas = {}
+  for field, by in pairs(deltas) do
+    if by ~= 0 then call('HINCRBY', COUNTERS, field, integer(by)) end
+  end
+  if closed[1] then call('ZREM', OPEN_IX, unpack(closed)) end
+  deltas, of_legacy, of_kernel, closed, audited = {}, {}, {}, {}, 0
 end
 
 local function audit(event, thread, checkpoint, from, to, actor, reason)
-  redis.call('XADD', AUDIT, 'MAXLEN', '~', AUDIT_LENGTH, '*', 'event', event, 'thread', thread,
-    'checkpoint', checkpoint, 'from', from, 'to', to, 'by', actor, 'reason', reason)
-  count('audited', 1)
+  call('XADD', AUDIT, '*', 'event', event, 'thread', thread, 'checkpoint', checkpoint,
+    'from', from, 'to', to, 'by', actor, 'reason', reason)
+  audited = audited + 1
 end
 
 local function store(thread_key, checkpoint, rec)
-  redis.call('HSET', thread_key, 'c' .. checkpoint, pack_record(rec))
+  local raw = pack_record(rec)
+  call('HSET', thread_key, 'c' .. checkpoint, raw)
+  return raw
 end
 
 -- Take `rec` to state `to`: indexes, counters and audit follow. `due` is its not-before time,
 -- for a state in which a drain may claim it; a hold keeps it out of that index.
 -- `rec[REASON]` and `rec[CODE]` are set by the caller beforehand; `was_code` is the old CODE.
+-- Returns the record as it is stored now.
 local function shift(thread_key, thread, checkpoint, rec, to, due, actor, event, was_code)
   local from, legacy = rec[STATE] ~= '' and rec[STATE] or nil, rec[LINE] == 'l'
   local member = thread .. SEP .. checkpoint
-  local prefix = legacy and 'legacy:' or 'kernel:'
-  if from then count(prefix .. WORD[from], -1) end
-  count(prefix .. WORD[to], 1)
-  if from == 'o' and to ~= 'o' then redis.call('ZREM', OPEN_IX, member) end
-  if to == 'o' then redis.call('ZADD', OPEN_IX, rec[OPENED], member) end
+  local states = legacy and of_legacy or of_kernel
+  if from then states[from] = (states[from] or 0) - 1 end
+  states[to] = (states[to] or 0) + 1
+  if from == 'o' and to ~= 'o' then closed[#closed + 1] = member end
+  if to == 'o' then call('ZADD', OPEN_IX, rec[OPENED], member) end
   if legacy then
     count('transitions', 1)
     local was, is = from and UNFINISHED[from], UNFINISHED[to]
-    if is and not was then redis.call('ZADD', UNFINISHED_IX, rec[CREATED], member) end
-    if was and not is then redis.call('ZREM', UNFINISHED_IX, member) end
+    if is and not was then call('ZADD', UNFINISHED_IX, rec[CREATED], member) end
+    if was and not is then call('ZREM', UNFINISHED_IX, member) end
     if DRAINABLE[to] and rec[HOLD] == '' then
-      redis.call('ZADD', DUE_IX, integer(due), member)
+      call('ZADD', DUE_IX, integer(due), member)
     elseif from and DRAINABLE[from] then
-      redis.call('ZREM', DUE_IX, member)
+      call('ZREM', DUE_IX, member)
     end
     if from == 'q' then
       count('blocked:' .. was_code, -1)
-      if to ~= 'q' then redis.call('ZREM', QUARANTINE_IX, member) end
+      if to ~= 'q' then call('ZREM', QUARANTINE_IX, member) end
     end
     if to == 'q' then
       count('blocked:' .. rec[CODE], 1)
-      redis.call('ZADD', QUARANTINE_IX, integer(now_us()), member)
+      call('ZADD', QUARANTINE_IX, now_text(), member)
     end
   end
-  rec[STATE], rec[CHANGED], rec[BY] = to, integer(now_us()), actor
-  store(thread_key, checkpoint, rec)
+  rec[STATE], rec[CHANGED], rec[BY] = to, now_text(), actor
+  local raw = store(thread_key, checkpoint, rec)
   audit(event, thread, checkpoint, from and WORD[from] or '', WORD[to], actor,
     to == 'q' and rec[CODE] or rec[REASON])
+  return raw
 end
 
--- Expire `rec`, by kind c(rash), s(uperseded) or o(perator). A head's fallback becomes due in
+-- Expire `rec` and return it as it is stored, by kind c(rash), s(uperseded) or o(perator). A head's fallback becomes due in
 -- the same script, unless the thread moved on, in which case it goes the same way.
 local expire_record
 local function end_fallback(thread_key, thread, checkpoint, rec, kind, actor)
@@ -158,17 +182,18 @@ expire_record = function(thread_key, thread, checkpoint, rec, kind, reason, acto
   local was_code = rec[CODE]
   rec[REASON], rec[CODE], rec[HOLD], rec[LEASE] = reason, '', '', ''
   rec[EXPIRY_KIND], rec[GRACE] = kind, grace
-  shift(thread_key, thread, checkpoint, rec, 'e', 0, actor, 'ref_expired', was_code)
+  local raw = shift(thread_key, thread, checkpoint, rec, 'e', 0, actor, 'ref_expired', was_code)
   count('expired:' .. KIND[kind], 1)
   if kind == 's' then count('births', 1) end
-  end_fallback(thread_key, thread, checkpoint, rec, kind, actor)
+  if rec[FALLBACK] ~= '' then end_fallback(thread_key, thread, checkpoint, rec, kind, actor) end
+  return raw
 end
 
 -- A legacy ref came into being: it voids a clean scan, and is discovered if it came after the
 -- freeze was in force; one created after it is counted apart, since somebody went on writing.
 local function count_birth(created)
   count('births', 1)
-  local copy = redis.call('HMGET', CONTROL, 'in_force', 'frozen_at')
+  local copy = call('HMGET', CONTROL, 'in_force', 'frozen_at')
   if copy[1] == '1' then
     local late = tonumber(created) > tonumber(copy[2])
     count(late and 'discovered:written_after_freeze' or 'discovered:catch_up', 1)
@@ -176,7 +201,7 @@ local function count_birth(created)
 end
 
 local function is_frozen(line)
-  local lines = redis.call('HGET', CONTROL, 'frozen')
+  local lines = call('HGET', CONTROL, 'frozen')
   return lines and string.find(lines, line, 1, true) ~= nil
 end
 

@@ -9,6 +9,8 @@
 --                 frozen the legacy ref ARGV[7] must be known) or 'catch_up' (never refused)
 -- ARGV[7]  string the legacy checkpoint that was replayed, for 'replay', else empty
 -- ARGV[8]  string expiry reason, for state e     ARGV[9]  string actor
+-- ARGV[10] int    when it expired, for state e, microseconds; empty for now
+-- ARGV[11] string '1' if it was finalized before it expired, else empty
 --
 -- Returns  {'stored', record}        this call recorded it
 --          {'known', record}         it was there; nothing was written
@@ -39,9 +41,14 @@ rec[REPLAY_OF] = ARGV[7]
 if state == 'o' then rec[OPENED] = created end
 if state == 'e' then
   rec[REASON], rec[EXPIRY_KIND] = ARGV[8], 'o'
+  if ARGV[11] == '' then rec[OPENED] = created end
   count('expired:operator', 1)
 end
 if line == 'l' and state ~= 'e' then count_birth(created) end
 shift(thread_key, thread, checkpoint, rec, state, now_us(), ARGV[9], 'ref_registered', '')
+if state == 'e' and ARGV[10] ~= '' then
+  rec[CHANGED] = ARGV[10]
+  store(thread_key, checkpoint, rec)
+end
 settle()
 return {'stored', redis.call('HGET', thread_key, 'c' .. checkpoint)}
