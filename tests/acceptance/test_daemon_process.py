@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,20 +42,43 @@ def got(url: str) -> str:
     return body
 
 
-class TestSigterm:
-    @pytest.fixture
-    def slow(self, adopted: Any) -> Any:
-        """A replayer that goes on once there is a file named ``go``."""
-        (adopted.directory / "slow_replayer.py").write_text(SLOW_REPLAYER)
-        adopted.set(replay__url="python:slow_replayer:Replayer", drain__concurrency="1")
-        adopted.environ["PYTHONPATH"] = str(adopted.directory)
-        return adopted
+@pytest.fixture
+def slow(adopted: Any) -> Any:
+    """A replayer that goes on once there is a file named ``go``."""
+    (adopted.directory / "slow_replayer.py").write_text(SLOW_REPLAYER)
+    adopted.set(replay__url="python:slow_replayer:Replayer", drain__concurrency="1")
+    adopted.environ["PYTHONPATH"] = str(adopted.directory)
+    return adopted
 
+
+def wait_for_a_replay(shell: Any, daemon: Any) -> None:
+    """Until the slow replayer is at work, or the daemon has ended; pytest's timeout bounds it."""
+    while not (shell.directory / "replaying").exists():
+        assert daemon.process.poll() is None
+
+
+class TestUntilDrained:
+    UNTIL = ("run", "--until", "drained")
+
+    def test_ends_with_4_when_its_time_is_over(self, slow: Any) -> None:
+        slow.set(shutdown__grace="0s")
+        done = slow(*self.UNTIL, "--timeout", "1s")
+        assert done.returncode == 4
+        assert done.stdout.startswith("The time is over")
+
+    def test_that_is_told_to_stop_does_not_claim_to_be_done(self, slow: Any) -> None:
+        slow.set(shutdown__grace="0s")
+        with slow.running(*self.UNTIL) as daemon:
+            wait_for_a_replay(slow, daemon)
+            assert daemon.end(signal.SIGTERM) == 3
+
+
+class TestSigterm:
     def test_lets_a_running_replay_finish(self, slow: Any) -> None:
         with slow.running("run") as daemon:
             started = daemon.said("daemon_started")
             assert started["endpoint"].startswith("http://127.0.0.1:")
-            self.wait_for(slow.directory / "replaying", daemon)
+            wait_for_a_replay(slow, daemon)
             daemon.process.send_signal(signal.SIGTERM)
             (slow.directory / "go").touch()
             assert daemon.ended() == 0
@@ -63,11 +86,6 @@ class TestSigterm:
         refs = slow.json("status")["refs"]
         assert refs["migrated"] == 1
         assert refs["replaying"] == 0
-
-    def wait_for(self, path: Path, daemon: Any) -> None:
-        """Until the file is there, or the daemon has ended; pytest's timeout bounds it."""
-        while not path.exists():
-            assert daemon.process.poll() is None
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_ends_an_idle_daemon_in_order(self, ready: Any, number: signal.Signals) -> None:
@@ -88,8 +106,6 @@ class TestWatching:
 
 class TestAnInterruptedCommand:
     def test_ends_with_130(self, ready: Any, start_server: Any) -> None:
-        import os
-
         with start_server() as server:
             ready.set(redis__url=server.url, redis__timeout="5s", lease__deadline="10s")
             os.kill(server.pid, signal.SIGSTOP)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from checkpointd.cli import doctor
+from checkpointd.config import Redis as RedisSettings
+from checkpointd.config import Settings
 
 pytestmark = pytest.mark.server
 
@@ -104,3 +114,85 @@ class TestDoctor:
 
     def test_without_a_source_is_content(self, command: Any, store: str) -> None:
         assert verdicts(command)["source"] == "ok"
+
+
+class TestOtherKindsOfStore:
+    def test_embedded_is_looked_at_too(
+        self, command: Any, store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("CHECKPOINTD_REDIS__URL", f"embedded://{tmp_path}/data")
+        found = verdicts(command)
+        assert (found["store"], found["persistence"]) == ("ok", "ok")
+
+    def test_embedded_in_a_file_is_a_failure(
+        self, command: Any, store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("CHECKPOINTD_REDIS__URL", f"embedded://{tmp_path}/file")
+        assert verdicts(command)["store"] == "fail"
+
+    def test_a_cluster_must_serve_every_slot(
+        self, command: Any, store: str, start_server: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        port = free_port()
+        with start_server(port=port, options=("--cluster-enabled", "yes")) as server:
+            monkeypatch.setenv("CHECKPOINTD_REDIS__URL", f"redis+cluster://127.0.0.1:{port}")
+            with Redis(unix_socket_path=server.path) as client:
+                client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
+                while client.cluster("INFO")["cluster_state"] != "ok":
+                    pass
+            found = verdicts(command)
+        assert found["cluster"] == "ok"
+        assert "replication" not in found
+
+    def test_sentinels_must_find_a_quorum(
+        self, command: Any, needs: Any, start_server: Any, tmp_path: Path
+    ) -> None:
+        binary = needs("redis-server")
+        port, sentinel, nobody = free_port(), free_port(), free_port()
+        config = tmp_path / "sentinel.conf"
+        config.write_text(
+            f"port {sentinel}\ndir {tmp_path}\nbind 127.0.0.1\n"
+            f"sentinel monitor main 127.0.0.1 {port} 1\n"
+        )
+        with start_server(port=port), background(binary, str(config), "--sentinel"):
+            with Redis(port=sentinel) as client:
+                while not answers(client):
+                    pass
+            assert self.sentinels(sentinel) == "ok"
+            assert self.sentinels(sentinel, nobody) == "warn"
+            assert self.sentinels(nobody) == "fail"
+
+    def sentinels(self, *ports: int) -> str:
+        places = ",".join(f"127.0.0.1:{port}" for port in ports)
+        settings = Settings(redis=RedisSettings(url=f"redis+sentinel://{places}/main"))
+        return str(asyncio.run(doctor.quorum(settings)).verdict)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now; below the ones whose cluster bus would not fit."""
+    for _ in range(1000):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port: int = taken.getsockname()[1]
+        if port < 55_000:
+            return port
+    pytest.fail("no port is free")
+
+
+def answers(client: Any) -> bool:
+    """Whether a server listens there already."""
+    try:
+        return bool(client.ping())
+    except RedisConnectionError:
+        return False
+
+
+@contextmanager
+def background(*words: str) -> Iterator[None]:
+    """A program that runs until the block ends."""
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(15)

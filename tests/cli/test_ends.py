@@ -13,7 +13,8 @@ import pytest
 from checkpointd import app
 from checkpointd.cli import common
 from checkpointd.cli.commands import checkpointd
-from checkpointd.cli.common import Asked, Code, CommandFailedError, code_of, printable, sentence_of
+from checkpointd.cli.common import Asked, Code, CommandFailedError, printable
+from checkpointd.cli.verbs import code_of, sentence_of
 from checkpointd.domain.errors import (
     CheckpointdError,
     ConfigError,
@@ -224,6 +225,23 @@ class TestTheHelp:
             *("quarantine unwaive", "audit", "verify", "doctor", "check-config", "init", "demo"),
         }
         assert promised <= set(EVERY_COMMAND)
+
+    @pytest.mark.parametrize("words", EVERY_COMMAND)
+    def test_lists_every_command_with_a_whole_sentence(self, command: Any, words: str) -> None:
+        *group, name = words.split()
+        listed = command(*group, "--help").stdout
+        line = next(line for line in listed.splitlines() if line.startswith(f"  {name} "))
+        assert line.endswith(".")
+        assert not line.endswith("...")
+
+    def test_is_what_the_command_alone_prints(self, command: Any) -> None:
+        result = command()
+        assert (result.exit_code, result.stdout) == (0, command("--help").stdout)
+
+    def test_is_named_by_a_family_alone(self, command: Any) -> None:
+        result = command("refs")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "checkpointd refs --help" in result.stderr
 
     def test_the_version_is_told(self, command: Any) -> None:
         assert re.fullmatch(r"checkpointd \d+\.\d+\.\d+\n", command("--version").stdout)

@@ -300,9 +300,7 @@ class TestFallbacks:
         assert (report.acquired, world.replayer.requests) == (0, [])
         assert (await world.tally()).on_hold == 1
 
-    async def test_it_becomes_due_with_its_heads_expiry_and_is_migrated(
-        self, world: World
-    ) -> None:
+    async def test_it_becomes_due_with_its_heads_expiry_and_is_migrated(self, world: World) -> None:
         await self.crashed_second_turn(world)
         await world.freeze()
         assert await world.reconcile() == ["t/c2"]
@@ -335,9 +333,7 @@ class TestFallbacks:
         await world.registry.finalize("t", "c2")
         assert await world.state() is RefState.EXPIRED
 
-    async def test_it_is_superseded_when_a_migrator_links_the_open_head(
-        self, world: World
-    ) -> None:
+    async def test_it_is_superseded_when_a_migrator_links_the_open_head(self, world: World) -> None:
         await self.crashed_second_turn(world, age=YOUNG)
         await world.migrates("t", "c2")
         assert await world.state() is RefState.EXPIRED
@@ -516,13 +512,24 @@ class TestPausedHeads:
         assert await world.state(checkpoint="c1") is RefState.EXPIRED
         assert await world.state(checkpoint="c2") is RefState.MIGRATED
 
+    async def test_one_whose_thread_is_deleted_ends_as_absent(self, world: World) -> None:
+        world.source.holds("gone", verdict=PAUSED)
+        world.source.holds("there", verdict=PAUSED)
+        await world.adopt()
+        world.source.forgets("gone")
+        await world.adopt()
+        assert (await world.record("gone")).hold is Hold.PAUSED
+        await world.freeze()
+        await world.adopt()
+        await world.drain()
+        assert await world.quarantined() == {"gone": FailureReason.ABSENT}
+        assert await world.state("there") is RefState.MIGRATED
+
 
 class TestRefsOfTheApplication:
     """The application may issue its legacy refs itself; a scan finds them registered."""
 
-    async def test_an_open_one_is_closed_when_the_source_shows_it_whole(
-        self, world: World
-    ) -> None:
+    async def test_an_open_one_is_closed_when_the_source_shows_it_whole(self, world: World) -> None:
         await world.registry.register(ref(), finalized=False)
         world.source.holds("t")
         assert counted(await world.adopt()) == {"closed": 1}

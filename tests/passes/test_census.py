@@ -20,7 +20,7 @@ from checkpointd.domain.states import (
 )
 from checkpointd.registry.control import HalfCopiedError
 
-from .world import KERNEL, PARTITIONS, YOUNG, Gate, World, many, ref
+from .world import KERNEL, PARTITIONS, YOUNG, Gate, World, many, ref, until
 
 pytestmark = pytest.mark.server
 
@@ -170,9 +170,11 @@ class TestProgress:
         running = asyncio.create_task(world.drain())
         await gate.reached()
         await world.reconcile()
-        async with asyncio.timeout(5):
-            while await world.state("waived") is not RefState.QUARANTINED:
-                await asyncio.sleep(0)
+
+        async def is_quarantined() -> bool:
+            return await world.state("waived") is RefState.QUARANTINED
+
+        await until(is_quarantined)
         await world.operations.waive([await world.record("waived")], reason="r")
         assert (await world.status()).progress == pytest.approx(2 / 3)
         gate.open()
@@ -361,9 +363,7 @@ class TestHalfCopiedChanges:
         assert status.state is DrainState.IDLE
         assert f"2 of {PARTITIONS}" in status.sentence
 
-    async def test_a_late_copy_of_a_freeze_never_closes_what_was_thawed(
-        self, world: World
-    ) -> None:
+    async def test_a_late_copy_of_a_freeze_never_closes_what_was_thawed(self, world: World) -> None:
         await world.freeze()
         frozen = await world.control.read()
         await world.registry.thaw_issuance(reason="enough")
@@ -406,4 +406,4 @@ class TestHeartbeat:
         assert mine.legacy == theirs.legacy
         assert mine.kernel == theirs.kernel
         assert mine.kernel[RefState.FINALIZED] == mine.legacy[RefState.OPEN] == 1
-        assert mine.refused == {line: 0 for line in WriterLine}
+        assert mine.refused == dict.fromkeys(WriterLine, 0)

@@ -33,7 +33,7 @@ from checkpointd.domain.states import (
 from checkpointd.registry.ledger import DrainLedger
 from checkpointd.replay.port import ReplayRequest, replay_key
 
-from .world import ATTEMPTS, KERNEL, YOUNG, Gate, World, many, ref
+from .world import ATTEMPTS, KERNEL, YOUNG, Gate, World, many, ref, until
 
 pytestmark = pytest.mark.server
 
@@ -348,9 +348,11 @@ class TestDyingOwners:
         partition = world.store.keys.index("t")
         taken = brief.drawn([("t", "c1")])
         await brief.claim(partition, taken, most=1, max_attempts=ATTEMPTS)
-        async with asyncio.timeout(5):
-            while not (await world.ledger.peek(partition, 1)).due:
-                await asyncio.sleep(0)
+
+        async def is_due() -> bool:
+            return bool((await world.ledger.peek(partition, 1)).due)
+
+        await until(is_due)
         await world.drain()
         assert await world.state() is RefState.MIGRATED
 
@@ -386,9 +388,7 @@ class TestDyingOwners:
         assert await world.registry.migration_of("t", "c1") is None
         assert len(await world.registry.refs_for("t")) == 1
 
-    async def test_a_replay_that_another_beat_is_told_of_the_first_link(
-        self, world: World
-    ) -> None:
+    async def test_a_replay_that_another_beat_is_told_of_the_first_link(self, world: World) -> None:
         await frozen_with(world, "t")
 
         async def is_beaten(request: ReplayRequest) -> str:
@@ -465,20 +465,17 @@ class TestDyingOwners:
     async def test_a_shutdown_lets_a_replay_finish_within_its_grace(self, world: World) -> None:
         await frozen_with(world, "a", "b")
         gate = Gate()
-        world.replayer.will("a", gate)
+        world.replayer.always = {"a": gate, "b": gate}
         drain = world.draining(concurrency=1)
         running = asyncio.create_task(drain.run(within=FOREVER))
-        while not world.replayer.requests:
-            await asyncio.sleep(0)
+        await gate.reached()
         settling = asyncio.create_task(drain.settle(timedelta(seconds=5)))
         await asyncio.sleep(0)
         gate.open()
         assert await settling == 0
         await running
 
-    async def test_a_claim_whose_reply_was_lost_gives_back_what_it_took(
-        self, world: World
-    ) -> None:
+    async def test_a_claim_whose_reply_was_lost_gives_back_what_it_took(self, world: World) -> None:
         await frozen_with(world, "t")
         claim = world.ledger.claim
 
@@ -544,9 +541,7 @@ class TestLookingAgain:
         assert record.state is (RefState.PENDING if paused else RefState.MIGRATED)
         assert record.hold is (Hold.PAUSED if paused else Hold.NONE)
 
-    async def test_the_last_good_turn_of_a_new_open_head_is_kept_for_it(
-        self, world: World
-    ) -> None:
+    async def test_the_last_good_turn_of_a_new_open_head_is_kept_for_it(self, world: World) -> None:
         await frozen_with(world, "t")
         world.source.holds("t", "c2", OPEN)
         await world.drain()
@@ -688,6 +683,18 @@ class TestDependenciesOutOfReach:
         await drain.run(within=FOREVER, wait=True)
         assert drain.pace.throttled is None
         assert (await world.tally()).legacy[RefState.MIGRATED] == 6
+
+    async def test_with_nothing_left_to_hold_back_it_is_throttled_no_more(
+        self, world: World
+    ) -> None:
+        await frozen_with(world, "t")
+        world.source.down = True
+        drain = world.draining(clock=lambda: world.now_s)
+        await drain.run(within=FOREVER, wait=True)
+        await world.migrates("t")
+        world.now_s += 2
+        await drain.run(within=FOREVER, wait=True)
+        assert drain.pace.throttled is None
 
     async def test_throttled_it_is_not_stalled_and_has_no_eta(self, world: World) -> None:
         await frozen_with(world, *many(6))

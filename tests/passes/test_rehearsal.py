@@ -129,9 +129,7 @@ class TestRehearsingTheDrain:
         world.source.holds("t", verdict=Verdict.OPEN)
         assert (await self.foretold(world)).outcomes == {ReplayOutcome.RETRYABLE: 1}
 
-    async def test_an_unanswered_call_that_may_be_cut_off_would_migrate(
-        self, world: World
-    ) -> None:
+    async def test_an_unanswered_call_that_may_be_cut_off_would_migrate(self, world: World) -> None:
         world.source.holds("t", blocker=FailureReason.UNANSWERED_CALL)
         await world.adopt()
         report = await self.foretold(world, truncate=True)

@@ -272,7 +272,7 @@ class World:
             backoff_base=backoff,
             backoff_cap=backoff,
             truncate_unanswered=truncate,
-            rng=random.Random(1),
+            rng=random.Random(1),  # noqa: S311 - the same draws in each run
         )
 
         async def pause(reason: str) -> None:
@@ -289,7 +289,7 @@ class World:
             report_end=self.ends.append,
             pause=pause,
             clock=clock,
-            rng=random.Random(1),
+            rng=random.Random(1),  # noqa: S311 - the same draws in each run
         )
         self._drains.append(drain)
         return drain
@@ -408,6 +408,13 @@ async def opened(url: str, namespace: str, **how: Any) -> AsyncIterator[World]:
     finally:
         await world.aclose()
         await store.aclose()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Let the loop turn until it is so."""
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110 - the store has no event to wait on
+            await asyncio.sleep(0)
 
 
 class Gate:

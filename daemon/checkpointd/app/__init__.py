@@ -10,6 +10,6 @@ from checkpointd.app.crew import survey as survey
 from checkpointd.app.daemon import Daemon as Daemon
 from checkpointd.app.daemon import Ended as Ended
 from checkpointd.app.rooms import Rooms as Rooms
-from checkpointd.app.rooms import open_rooms as open_rooms
 from checkpointd.app.rooms import connecting as connecting
 from checkpointd.app.rooms import legacy_source as legacy_source
+from checkpointd.app.rooms import open_rooms as open_rooms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +24,6 @@ from checkpointd.domain.reports import (
 from checkpointd.domain.states import (
     PassName,
     PassOutcome,
-    ThrottleReason,
 )
 from checkpointd.leases.keeper import Keeper
 from checkpointd.passes.adopt import Adopt
@@ -32,6 +32,8 @@ from checkpointd.passes.drain import Drain
 from checkpointd.passes.reconcile import Reconcile
 from checkpointd.passes.rehearsal import rehearse_adoption, rehearse_drain
 from checkpointd.passes.replaying import Replaying
+from checkpointd.replay.port import Replayer
+from checkpointd.sources.port import LegacySource
 from checkpointd.telemetry.heartbeat import Heartbeat
 from checkpointd.telemetry.metrics import Metrics
 from checkpointd.telemetry.record import Recorder
@@ -43,40 +45,73 @@ CENSUS_EVERY = timedelta(seconds=15)
 Report = ReconcileReport | AdoptReport | DrainReport | CensusReport
 
 
-@dataclass
-class Crew:
-    """The four passes over one set of rooms, with the keeper of their leases."""
+# Each pass, built over one set of rooms ---------------------------------------------------------
 
-    rooms: Rooms
-    recorder: Recorder
-    keeper: Keeper
-    reconcile: Reconcile
-    adopt: Adopt | None
-    drain: Drain
-    replaying: Replaying
-    census: Census
-    heartbeat: Heartbeat | None = None
-    _kept: asyncio.Task[None] | None = None
 
-    @classmethod
-    async def assembled(
-        cls, rooms: Rooms, recorder: Recorder, heartbeat: Heartbeat | None = None
-    ) -> Crew:
-        """Everything that the passes need, built and wired; nothing runs yet."""
+def reconciling(rooms: Rooms) -> Reconcile:
+    """The reconcile pass."""
+    s = rooms.settings.reconcile
+    return Reconcile(
+        rooms.expiry,
+        rooms.control,
+        grace=s.grace,
+        max_expiries=s.max_expiries,
+        replica=rooms.actor,
+    )
+
+
+async def adopting(rooms: Rooms, on_page: Callable[[], None] = lambda: None) -> Adopt | None:
+    """The adoption pass; ``None`` where no source is configured."""
+    source = await rooms.source()
+    if source is None:
+        return None
+    s = rooms.settings
+    return Adopt(
+        rooms.books,
+        rooms.control,
+        source,
+        every=s.adopt.every,
+        page=s.adopt.page,
+        source_settle=s.source.settle,
+        freeze_settle=s.drain.settle,
+        on_page=on_page,
+    )
+
+
+def counting(rooms: Rooms) -> Census:
+    """The census pass."""
+    return Census(
+        rooms.tallies,
+        rooms.control,
+        rooms.expiry,
+        rules=rooms.rules,
+        grace=rooms.settings.reconcile.grace,
+        replica=rooms.actor,
+    )
+
+
+class Draining:
+    """The drain pass, with the keeper of its leases and what takes one lease to its end."""
+
+    def __init__(
+        self,
+        rooms: Rooms,
+        replayer: Replayer,
+        source: LegacySource | None,
+        report_end: Callable[[ReplayEnd], None],
+    ) -> None:
         s = rooms.settings
-        rooms.store.tell_errors(recorder.redis_failed)
-        keeper = Keeper(
+        self.keeper = Keeper(
             rooms.ledger.renew,
             deadline_s=s.lease.deadline.total_seconds(),
             renew_every_s=s.lease.renew_every.total_seconds(),
         )
-        source = await rooms.source()
-        replaying = Replaying(
+        self.replaying = Replaying(
             rooms.ledger,
             rooms.registry,
             rooms.books,
-            keeper,
-            await rooms.replayer(),
+            self.keeper,
+            replayer,
             source,
             timeout=s.replay.timeout,
             max_attempts=s.drain.max_attempts,
@@ -85,134 +120,158 @@ class Crew:
             truncate_unanswered=s.drain.unanswered == "truncate",
         )
 
-        def replay_ended(end: ReplayEnd) -> None:
-            recorder.replay_ended(end)
-            if heartbeat is not None:
-                heartbeat.sign(PassName.DRAIN)
-
-        async def pause_drain(reason: str) -> None:
+        async def pause(reason: str) -> None:
             await rooms.control.pause(PassName.DRAIN, reason=reason, actor=rooms.actor)
 
-        drain = Drain(
+        self.drain = Drain(
             rooms.ledger,
             rooms.control,
-            keeper,
-            replaying,
+            self.keeper,
+            self.replaying,
             concurrency=s.drain.concurrency,
             max_attempts=s.drain.max_attempts,
             idle_for=CENSUS_EVERY,
-            report_end=replay_ended,
-            pause=pause_drain,
+            report_end=report_end,
+            pause=pause,
         )
-        adopt = None
-        if source is not None:
-            adopt = Adopt(
-                rooms.books,
-                rooms.control,
-                source,
-                every=s.adopt.every,
-                page=s.adopt.page,
-                source_settle=s.source.settle,
-                freeze_settle=s.drain.settle,
-                on_page=(lambda: heartbeat.sign(PassName.ADOPT)) if heartbeat else (lambda: None),
-            )
-        return cls(
-            rooms=rooms,
-            recorder=recorder,
-            keeper=keeper,
-            reconcile=Reconcile(
-                rooms.expiry,
-                rooms.control,
-                grace=s.reconcile.grace,
-                max_expiries=s.reconcile.max_expiries,
-                replica=rooms.actor,
-            ),
-            adopt=adopt,
-            drain=drain,
-            replaying=replaying,
-            census=Census(
-                rooms.tallies,
-                rooms.control,
-                rooms.expiry,
-                rules=rooms.rules,
-                grace=s.reconcile.grace,
-                replica=rooms.actor,
-            ),
-            heartbeat=heartbeat,
-        )
+        self._kept: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def over(cls, rooms: Rooms, report_end: Callable[[ReplayEnd], None]) -> Draining:
+        """The drain with the replayer and the source that the settings name."""
+        return cls(rooms, await rooms.replayer(), await rooms.source(), report_end)
 
     def keep_leases(self) -> None:
-        """Begin renewing."""
+        """Begin renewing. Again: nothing."""
         if self._kept is None:
             self._kept = asyncio.create_task(self.keeper.run(), name="lease-keeper")
 
-    @property
-    def throttled(self) -> ThrottleReason | None:
-        """Why this replica's drain does less than it could."""
-        return self.drain.pace.throttled
-
-    async def once(self, name: PassName, *, dry_run: bool) -> Report:
-        """One pass to its end, whatever its interval says."""
-        match name:
-            case PassName.RECONCILE:
-                return await self.reconcile.run(dry_run=dry_run)
-            case PassName.ADOPT:
-                if dry_run:
-                    return await survey(self.rooms.settings)
-                return await self._adopting().run(force=True)
-            case PassName.CENSUS:
-                return await self.census.run(dry_run=dry_run, wait=True)
-            case PassName.DRAIN:
-                if dry_run:
-                    return await rehearse_drain(
-                        self.rooms.operations,
-                        await self.rooms.source(),
-                        truncate_unanswered=self.rooms.settings.drain.unanswered == "truncate",
-                    )
-                self.keep_leases()
-                return await self.drain.run(within=timedelta(days=1), wait=True)
-
-    def _adopting(self) -> Adopt:
-        if self.adopt is None:
-            raise ConfigError(["source.url is empty, so there is nothing to adopt from; set it"])
-        return self.adopt
-
-    async def note(self, name: PassName, outcome: PassOutcome, took_s: float) -> None:
-        """Keep in the store how a pass ended, for ``status``."""
-        await self.rooms.tallies.note_pass(
-            name,
-            at=datetime.now(UTC),
-            outcome=outcome,
-            duration_s=took_s,
-            by=self.rooms.actor,
-        )
-
     async def stop(self, grace: timedelta) -> None:
         """Let replays finish for ``grace``, cancel the rest, end the keeper."""
-        if self.adopt is not None:
-            self.adopt.stop()
         cancelled = await self.drain.settle(grace)
         if cancelled:
             log.warning("replays_cancelled", count=cancelled, grace_s=grace.total_seconds())
         if self._kept is not None:
             self._kept.cancel()
             await asyncio.gather(self._kept, return_exceptions=True)
+
+
+# All of them, for the daemon --------------------------------------------------------------------
+
+
+@dataclass
+class Crew:
+    """The four passes over one set of rooms."""
+
+    rooms: Rooms
+    reconcile: Reconcile
+    adopt: Adopt | None
+    draining: Draining
+    census: Census
+
+    @classmethod
+    async def assembled(
+        cls, rooms: Rooms, recorder: Recorder, heartbeat: Heartbeat | None = None
+    ) -> Crew:
+        """Everything that the passes need, built and wired; nothing runs yet."""
+        rooms.store.tell_errors(recorder.redis_failed)
+
+        def alive(name: PassName) -> None:
+            if heartbeat is not None:
+                heartbeat.sign(name)
+
+        def replay_ended(end: ReplayEnd) -> None:
+            recorder.replay_ended(end)
+            alive(PassName.DRAIN)
+
+        return cls(
+            rooms=rooms,
+            reconcile=reconciling(rooms),
+            adopt=await adopting(rooms, on_page=lambda: alive(PassName.ADOPT)),
+            draining=await Draining.over(rooms, replay_ended),
+            census=counting(rooms),
+        )
+
+    @property
+    def drain(self) -> Drain:
+        """The drain pass itself."""
+        return self.draining.drain
+
+    async def stop(self, grace: timedelta) -> None:
+        """Claim nothing more, let replays finish for ``grace``, end what runs beside the passes."""
+        if self.adopt is not None:
+            self.adopt.stop()
+        await self.draining.stop(grace)
         await self.census.aclose()
 
 
+# One of them, once, for a command ---------------------------------------------------------------
+
+
 async def run_pass(rooms: Rooms, name: PassName, *, dry_run: bool = False) -> Report:
-    """Run one pass to its end, as the schedule would. ``dry_run`` changes nothing."""
-    crew = await Crew.assembled(rooms, Recorder(Metrics(CollectorRegistry(), version="")))
+    """Run one pass to its end, whatever its interval says; it is noted as a scheduled one is.
+
+    Only what this pass needs is built. ``dry_run`` changes nothing.
+    """
+    if dry_run:
+        return await _rehearsed(rooms, name)
+    recorder = Recorder(Metrics(CollectorRegistry(), version=""))
     began = time.monotonic()
-    try:
-        report = await crew.once(name, dry_run=dry_run)
-        if not isinstance(report, CensusReport):
-            crew.recorder.report(report)
-        if not dry_run:
-            await crew.note(name, report.outcome, time.monotonic() - began)
-        return report
-    finally:
-        await crew.stop(timedelta(0))
+    report = await _once(rooms, name, recorder)
+    if not isinstance(report, CensusReport):
+        recorder.report(report)
+    took_s = time.monotonic() - began
+    await note_pass(rooms, name, report.outcome, took_s)
+    return report
+
+
+async def _once(rooms: Rooms, name: PassName, recorder: Recorder) -> Report:
+    match name:
+        case PassName.RECONCILE:
+            return await reconciling(rooms).run()
+        case PassName.ADOPT:
+            adopt = await adopting(rooms)
+            if adopt is None:
+                raise ConfigError(
+                    ["source.url is empty, so there is nothing to adopt from; set it"]
+                )
+            return await adopt.run(force=True)
+        case PassName.CENSUS:
+            census = counting(rooms)
+            try:
+                return await census.run(wait=True)
+            finally:
+                await census.aclose()
+        case PassName.DRAIN:
+            draining = await Draining.over(rooms, recorder.replay_ended)
+            draining.keep_leases()
+            try:
+                return await draining.drain.run(within=timedelta(days=1), wait=True)
+            finally:
+                await draining.stop(timedelta(0))
+
+
+async def _rehearsed(rooms: Rooms, name: PassName) -> Report:
+    match name:
+        case PassName.RECONCILE:
+            return await reconciling(rooms).run(dry_run=True)
+        case PassName.ADOPT:
+            return await survey(rooms.settings)
+        case PassName.CENSUS:
+            return await counting(rooms).run(dry_run=True)
+        case PassName.DRAIN:
+            return await rehearse_drain(
+                rooms.operations,
+                await rooms.source(),
+                truncate_unanswered=rooms.settings.drain.unanswered == "truncate",
+            )
+
+
+async def note_pass(rooms: Rooms, name: PassName, outcome: PassOutcome, took_s: float) -> None:
+    """Keep in the store how a pass ended, for ``status``."""
+    await rooms.tallies.note_pass(
+        name, at=datetime.now(UTC), outcome=outcome, duration_s=took_s, by=rooms.actor
+    )
 
 
 async def survey(settings: Settings) -> AdoptReport:

@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from checkpointd import __version__
-from checkpointd.app.crew import CENSUS_EVERY, Crew, Report
+from checkpointd.app.crew import CENSUS_EVERY, Crew, Report, note_pass
 from checkpointd.app.rooms import open_rooms
 from checkpointd.config import Settings, reloadable_changes
 from checkpointd.domain.drain import DrainRules, assess, only_operator_can_help, unfinished
@@ -126,7 +126,7 @@ class Daemon:
             shown = f"[{host}]" if ":" in host else host
             self.endpoint_url = f"http://{shown}:{port}"
         beats = asyncio.create_task(self._heartbeat.run(), name="heartbeat")
-        self._crew.keep_leases()
+        self._crew.draining.keep_leases()
         self._passes = Passes(self._runs(), self)
         self._schedule = Schedule(self._passes, self)
         log.info(
@@ -197,7 +197,7 @@ class Daemon:
         runs: dict[PassName, Any] = {
             PassName.RECONCILE: crew.reconcile.run,
             PassName.DRAIN: lambda: crew.drain.run(within=self.settings.drain.every * 0.9),
-            PassName.CENSUS: lambda: crew.census.run(throttled=crew.throttled),
+            PassName.CENSUS: lambda: crew.census.run(throttled=crew.drain.pace.throttled),
         }
         if crew.adopt is not None:
             runs[PassName.ADOPT] = crew.adopt.run
@@ -247,7 +247,7 @@ class Daemon:
     def _counted(self, report: CensusReport) -> None:
         self._store_ok, self._store_says = True, "the store answers"
         self._recorder.census(report.tally, report.status)
-        self._recorder.leases_held(len(self._crew.keeper))
+        self._recorder.leases_held(len(self._crew.draining.keeper))
         self._document = status_document(report.tally, report.status, self._passes_ran)
         self._on_census(report.tally, report.status)
         if unfinished(report.tally):
@@ -265,7 +265,7 @@ class Daemon:
         self._paced_at = now
         pace = self._crew.drain.pace
         self._recorder.paced(limit=pace.limit, throttled=pace.throttled, for_s=since)
-        self._recorder.leases_held(len(self._crew.keeper))
+        self._recorder.leases_held(len(self._crew.draining.keeper))
 
     def _note_soon(
         self, name: PassName, outcome: PassOutcome, took_s: float, *, moved: bool
@@ -287,7 +287,7 @@ class Daemon:
 
     async def _note(self, name: PassName, outcome: PassOutcome, took_s: float) -> None:
         try:
-            await self._crew.note(name, outcome, took_s)
+            await note_pass(self._crew.rooms, name, outcome, took_s)
         except StoreError as error:
             log.debug("pass_unnoted", error=str(error))
 
@@ -328,9 +328,9 @@ class Daemon:
         crew.reconcile.grace = crew.census.grace = settings.reconcile.grace
         crew.reconcile.max_expiries = settings.reconcile.max_expiries
         crew.drain.concurrency = settings.drain.concurrency
-        crew.drain.max_attempts = crew.replaying.max_attempts = settings.drain.max_attempts
-        crew.replaying.backoff_base = settings.drain.backoff_base
-        crew.replaying.backoff_cap = settings.drain.backoff_cap
+        crew.drain.max_attempts = crew.draining.replaying.max_attempts = settings.drain.max_attempts
+        crew.draining.replaying.backoff_base = settings.drain.backoff_base
+        crew.draining.replaying.backoff_cap = settings.drain.backoff_cap
         crew.census.rules = crew.rooms.rules
         if crew.adopt is not None:
             crew.adopt.every = settings.adopt.every

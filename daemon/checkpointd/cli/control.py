@@ -7,7 +7,9 @@ from rich.console import Group
 
 from checkpointd import app
 from checkpointd.cli import tables
-from checkpointd.cli.common import Asked, CommandFailedError, Family, Verb, asks, one_of, reason
+from checkpointd.cli.common import Asked, CommandFailedError
+from checkpointd.cli.options import one_of, reason
+from checkpointd.cli.verbs import Family, Verb, asks
 from checkpointd.domain.refs import IssuanceFreeze
 from checkpointd.domain.states import ALL_LINES, PassName, WriterLine
 from checkpointd.domain.status import iso
@@ -166,7 +168,7 @@ def expiries() -> None:
 )
 @asks
 def allow(asked: Asked, reason: str, count: int | None) -> None:
-    """Let an expiry go on that the brake has held."""
+    """Let a held expiry go on."""
     grace = asked.settings().reconcile.grace
 
     async def work(rooms: app.Rooms) -> tuple[int, int]:

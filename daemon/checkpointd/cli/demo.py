@@ -19,7 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from checkpointd import app, sample
 from checkpointd.cli import documents, tables
-from checkpointd.cli.common import Asked, CommandFailedError, Verb, asks, console, show
+from checkpointd.cli.common import Asked, CommandFailedError, console, show
+from checkpointd.cli.verbs import Verb, asks
 from checkpointd.config import Adopt, Drain, Endpoint, Reconcile, Redis, Settings, Source
 from checkpointd.domain.drain import total, unfinished
 from checkpointd.domain.legacy import Verdict

@@ -19,7 +19,8 @@ from rich.table import Table
 from checkpointd import app
 from checkpointd.cli import checks, tables
 from checkpointd.cli.checks import Check, Verdict, cannot_say, fail, ok, warn
-from checkpointd.cli.common import Asked, Code, Verb, asks
+from checkpointd.cli.common import Asked, Code
+from checkpointd.cli.verbs import Verb, asks
 from checkpointd.config import Settings, hints
 from checkpointd.domain.errors import CheckpointdError, StoreError, StoreRefusedError
 from checkpointd.registry.embedded import SCHEME, EmbeddedServer, embedded_directory
@@ -128,7 +129,7 @@ async def _of_store(store: Store, settings: Settings) -> list[Check]:
         asked = store.read(lambda c: c.cluster_info(target_nodes="random"))
         found.append(await _judged("cluster", asked, lambda told: checks.cluster(_one(told))))
     if scheme == "redis+sentinel":
-        found.append(await _sentinels(settings))
+        found.append(await quorum(settings))
     return found
 
 
@@ -161,8 +162,8 @@ def _one(told: Any) -> checks.Info:
     return dict(told)
 
 
-async def _sentinels(settings: Settings) -> Check:
-    """How many of the sentinels agree that a failover would find a quorum."""
+async def quorum(settings: Settings) -> Check:
+    """Whether the sentinels that ``redis.url`` names would find a quorum for a failover."""
     parts = urlsplit(settings.redis.url)
     name = parts.path.strip("/").partition("/")[0]
     places = parts.netloc.rpartition("@")[2].split(",")

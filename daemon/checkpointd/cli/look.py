@@ -13,8 +13,10 @@ import click
 from rich.live import Live
 
 from checkpointd import app
-from checkpointd.cli import documents, tables
-from checkpointd.cli.common import Asked, Code, Verb, asks, console, duration, moment, show, thread
+from checkpointd.cli import documents, reports, stories
+from checkpointd.cli.common import Asked, Code, console, show
+from checkpointd.cli.options import duration, moment, thread
+from checkpointd.cli.verbs import Verb, asks
 from checkpointd.domain import standing
 from checkpointd.domain.drain import assess
 from checkpointd.domain.errors import StoreUnreachableError
@@ -23,7 +25,7 @@ from checkpointd.domain.states import DrainState
 from checkpointd.domain.status import status_document
 from checkpointd.registry.operations import AuditPage
 
-PATIENCE_S = 4.0
+PATIENCE_S = 3.5
 """How long a status may take: whoever asks has been paged, and a store that is down is an answer."""
 
 WATCH_EVERY_S = 2.0
@@ -58,7 +60,7 @@ def status(asked: Asked, *, watch: bool, required: str | None, for_: timedelta |
     if watch:
         return _watched(asked, demand)
     document = asked.within(_status_of, found=False, patience_s=PATIENCE_S)
-    asked.tell(document, people=lambda: tables.status_page(document))
+    asked.tell(document, people=lambda: reports.status_page(document))
     return Code.DONE if is_met(demand, document) else Code.NOT_DRAINED
 
 
@@ -118,10 +120,10 @@ def _showing(asked: Asked) -> Iterator[Callable[[Status], None]]:
     if asked.as_json:
         yield lambda document: click.echo(json.dumps(document))
     elif not out.is_terminal:
-        yield lambda document: show(out, tables.status_line(document))
+        yield lambda document: show(out, reports.status_line(document))
     else:
         with Live(console=out, auto_refresh=False) as live:
-            yield lambda document: live.update(tables.status_page(document), refresh=True)
+            yield lambda document: live.update(reports.status_page(document), refresh=True)
 
 
 # One conversation ------------------------------------------------------------------------------
@@ -139,14 +141,14 @@ def explain(asked: Asked, thread_id: str) -> None:
 
     records, audit = asked.within(work, found=False)
     explanation = standing.explain(thread_id, records)
-    sentence = tables.standing_sentence(explanation, records)
+    sentence = stories.standing_sentence(explanation, records)
     asked.tell(
         {
             **documents.explanation_document(explanation, sentence),
             "refs": documents.plain(records),
             "audit": documents.plain(audit.entries),
         },
-        people=lambda: tables.story_page(
+        people=lambda: stories.story_page(
             thread_id, str(explanation.standing), sentence, records, audit
         ),
     )
@@ -171,7 +173,7 @@ def audit(asked: Asked, since: datetime | None, limit: int) -> None:
     page = asked.within(lambda rooms: rooms.operations.audit(since=since, most=limit), found=False)
     asked.tell(
         {"entries": documents.plain(page.entries), "trimmed": page.trimmed},
-        people=lambda: tables.audit_page(page),
+        people=lambda: stories.audit_page(page),
     )
 
 
@@ -186,6 +188,6 @@ def verify(asked: Asked) -> int:
     found = asked.within(lambda rooms: rooms.operations.verify(), found=False)
     asked.tell(
         {"clean": not found.findings, **documents.plain(found)},
-        people=lambda: tables.verification_page(found),
+        people=lambda: stories.verification_page(found),
     )
     return Code.FAILED if found.findings else Code.DONE

@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from checkpointd import app
-from checkpointd.cli import documents, tables
-from checkpointd.cli.common import Asked, Code, Verb, asks, dry_run, one_of
+from checkpointd.cli import documents, reports
+from checkpointd.cli.common import Asked, Code
+from checkpointd.cli.options import dry_run, one_of
+from checkpointd.cli.verbs import Verb, asks
 from checkpointd.domain.states import PassName, PassOutcome
 
 
@@ -29,6 +31,6 @@ def once(asked: Asked, *, name: str, dry_run: bool) -> int:
         )
     asked.tell(
         documents.report_document(report),
-        people=lambda: tables.report_page(report),
+        people=lambda: reports.report_page(report),
     )
     return Code.FAILED if report.outcome is PassOutcome.ERROR else Code.DONE

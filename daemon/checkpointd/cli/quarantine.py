@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from checkpointd import app
-from checkpointd.cli import documents, tables
-from checkpointd.cli.common import Asked, Decorator, Family, asks, dry_run, one_of, reason, thread
+from checkpointd.cli import documents, stories, tables
+from checkpointd.cli.common import Asked
+from checkpointd.cli.options import Decorator, dry_run, one_of, reason, thread
+from checkpointd.cli.verbs import Family, asks
 from checkpointd.domain.standing import RefRecord
 from checkpointd.domain.states import FailureReason, RefState
 from checkpointd.registry.operations import BulkResult
@@ -76,7 +78,7 @@ def list_(asked: Asked, thread: str | None, blocked_by: str | None) -> None:
     found = asked.within(lambda rooms: which.within(rooms, RefState.QUARANTINED), found=False)
     asked.tell(
         {"refs": documents.plain(found)},
-        people=lambda: tables.quarantine_page(found),
+        people=lambda: stories.quarantine_page(found),
     )
 
 
@@ -84,7 +86,10 @@ def list_(asked: Asked, thread: str | None, blocked_by: str | None) -> None:
 @_decision("release")
 @asks
 def release(asked: Asked, /, **options: Any) -> None:
-    """Give refs back to the drain, their attempts counted anew."""
+    """Give refs back to the drain.
+
+    Their attempts are counted anew.
+    """
     _decide(asked, "released", RefState.QUARANTINED, **options)
 
 
@@ -92,7 +97,10 @@ def release(asked: Asked, /, **options: Any) -> None:
 @_decision("waive")
 @asks
 def waive(asked: Asked, /, **options: Any) -> None:
-    """Let the drain end without refs; they cannot be resumed then."""
+    """Let the drain end without refs.
+
+    They cannot be resumed then.
+    """
     _decide(asked, "waived", RefState.QUARANTINED, **options)
 
 
@@ -141,7 +149,7 @@ def _decide(
     result = asked.within(work, found=False)
     asked.tell(
         documents.plain(result),
-        people=lambda: tables.bulk_page(result, done),
+        people=lambda: stories.bulk_page(result, done),
     )
 
 

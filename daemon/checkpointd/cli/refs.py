@@ -8,19 +8,10 @@ from datetime import datetime
 import click
 
 from checkpointd import app
-from checkpointd.cli import documents, tables
-from checkpointd.cli.common import (
-    Asked,
-    CommandFailedError,
-    Family,
-    asks,
-    checkpoint,
-    dry_run,
-    moment,
-    one_of,
-    reason,
-    thread,
-)
+from checkpointd.cli import documents, stories, tables
+from checkpointd.cli.common import Asked, CommandFailedError
+from checkpointd.cli.options import checkpoint, dry_run, moment, one_of, reason, thread
+from checkpointd.cli.verbs import Family, asks
 from checkpointd.domain.errors import UnknownCheckpointError
 from checkpointd.domain.refs import CheckpointRef
 from checkpointd.domain.standing import RefRecord
@@ -53,7 +44,10 @@ def refs() -> None:
 )
 @asks
 def list_(asked: Asked, state: str | None, limit: int | None) -> None:
-    """The refs, or those in one state. Settled ones are found by a walk over the store."""
+    """The refs, or those in one state.
+
+    Settled ones are found by a walk over the store.
+    """
     most = limit or (None if asked.as_json else LISTED)
 
     async def work(rooms: app.Rooms) -> tuple[list[RefRecord], bool]:
@@ -62,7 +56,7 @@ def list_(asked: Asked, state: str | None, limit: int | None) -> None:
     found, more = asked.within(work, found=False)
     asked.tell(
         {"refs": documents.plain(found), "more": more},
-        people=lambda: tables.ref_list(found, more=more),
+        people=lambda: stories.ref_list(found, more=more),
     )
 
 
@@ -83,7 +77,10 @@ async def first(
 @CHECKPOINT
 @asks
 def show(asked: Asked, thread_id: str, checkpoint_id: str) -> None:
-    """All that is kept of one ref: its state, why, since when, and by whom."""
+    """All that is kept of one ref.
+
+    Its state, why, since when and by whom; of a crash also the grace and the pass.
+    """
 
     async def work(rooms: app.Rooms) -> RefRecord:
         record = await rooms.registry.record_of(thread_id, checkpoint_id)
@@ -94,7 +91,7 @@ def show(asked: Asked, thread_id: str, checkpoint_id: str) -> None:
     record = asked.within(work, found=False)
     asked.tell(
         documents.record_document(record),
-        people=lambda: tables.ref_page(record),
+        people=lambda: stories.ref_page(record),
     )
 
 
@@ -104,7 +101,10 @@ def show(asked: Asked, thread_id: str, checkpoint_id: str) -> None:
 @reason()
 @asks
 def expire(asked: Asked, thread_id: str, checkpoint_id: str, reason: str) -> None:
-    """Declare a ref not resumable. Recorded, never deleted; there is no way back."""
+    """Declare a ref not resumable.
+
+    Recorded, never deleted; there is no way back.
+    """
     ref = asked.within(
         lambda rooms: rooms.registry.expire(thread_id, checkpoint_id, reason), found=False
     )
@@ -122,7 +122,7 @@ def expire(asked: Asked, thread_id: str, checkpoint_id: str, reason: str) -> Non
 @THREAD
 @asks
 def resolve(asked: Asked, thread_id: str) -> None:
-    """The checkpoint from which a conversation would be resumed now."""
+    """What would be resumed now."""
     ref = asked.within(lambda rooms: rooms.registry.resolve(thread_id), found=False)
     asked.tell(
         {"thread_id": thread_id, "ref": documents.ref_document(ref)},
@@ -171,7 +171,10 @@ def replay(asked: Asked, thread_id: str) -> None:
 @dry_run("List them, and restore nothing.")
 @asks
 def restore(asked: Asked, *, late: bool, since: datetime, reason: str, dry_run: bool) -> None:
-    """Bring back refs that a wrong grace expired while their writers were at work."""
+    """Bring back what expired too early.
+
+    Refs that a wrong grace expired, and whose writers came back to finalize them.
+    """
     del late  # said for the record: nothing else can be restored
     result = asked.within(
         lambda rooms: rooms.operations.restore_late(since=since, reason=reason, dry_run=dry_run),
@@ -179,5 +182,5 @@ def restore(asked: Asked, *, late: bool, since: datetime, reason: str, dry_run: 
     )
     asked.tell(
         documents.plain(result),
-        people=lambda: tables.bulk_page(result, "restored"),
+        people=lambda: stories.bulk_page(result, "restored"),
     )

@@ -11,8 +11,10 @@ import click
 from rich.console import Group, RenderableType
 
 from checkpointd import app
-from checkpointd.cli import tables
-from checkpointd.cli.common import Asked, Code, Verb, asks, duration
+from checkpointd.cli import reports, stories, tables
+from checkpointd.cli.common import Asked, Code
+from checkpointd.cli.options import duration
+from checkpointd.cli.verbs import Verb, asks
 from checkpointd.domain.errors import CheckpointdError
 from checkpointd.domain.standing import RefRecord
 from checkpointd.domain.states import DrainState
@@ -81,7 +83,7 @@ def _page(ended: app.Ended, blocking: list[RefRecord]) -> Group:
     parts: list[RenderableType] = []
     if ended.timed_out:
         parts.append(tables.Line("The time is over, and it is not drained."))
-    parts.append(tables.status_page(ended.status))
+    parts.append(reports.status_page(ended.status))
     if blocking:
-        parts += [tables.blank(), tables.quarantine_page(blocking)]
+        parts += [tables.blank(), stories.quarantine_page(blocking)]
     return Group(*parts)

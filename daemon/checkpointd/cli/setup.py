@@ -10,7 +10,8 @@ import click
 from rich.console import Group, RenderableType
 
 from checkpointd.cli import tables
-from checkpointd.cli.common import Asked, CommandFailedError, Verb, asks
+from checkpointd.cli.common import Asked, CommandFailedError
+from checkpointd.cli.verbs import Verb, asks
 from checkpointd.config import DEFAULT_FILE, describe, example_toml, hints
 
 NEXT = (

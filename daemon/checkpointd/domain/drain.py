@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from checkpointd.domain.states import (
     UNFINISHED,
     DrainState,
+    HoldReason,
     RefState,
     StallCause,
     WriterLine,
@@ -26,6 +27,11 @@ BREAKER_SHARE = 0.5
 
 ETA_FLOOR = 0.01
 """Below this progress an estimate would be a guess."""
+
+_HELD = {
+    HoldReason.MASS: "Expiry is held (mass); `expiries allow` lets it go on.",
+    HoldReason.STORE_GAP: "Expiry is held (store_gap) for one grace.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +217,8 @@ def _waiting_for(tally: StoreTally, rules: DrainRules, left: int) -> str:
         sentence = f"{_refs(left)} left: {', '.join(parts)}."
         if tally.throttled is not None:
             return f"Throttled ({tally.throttled}). {sentence}"
+        if tally.held is not None and legacy.get(RefState.OPEN):
+            return f"{sentence} {_HELD[tally.held]}"
         if tally.on_hold and _active(tally) == 0 and _scan_missing(tally, rules):
             return f"{sentence} {_scan_sentence(tally, rules)}"
         return sentence
@@ -232,11 +240,18 @@ def only_operator_can_help(status: DrainStatus, tally: StoreTally, rules: DrainR
             return True
         case DrainState.STALLED:
             return status.cause is StallCause.QUARANTINE and not _scan_missing(tally, rules)
-        case DrainState.SETTLING:
-            left = unfinished(tally)
-            return left == 0 and _unregistrable(tally, rules) and not _scan_missing(tally, rules)
+        case DrainState.SETTLING if not _scan_missing(tally, rules):
+            if unfinished(tally) == 0:
+                return _unregistrable(tally, rules)
+            return _expiry_waits_for_a_word(tally)
         case _:
             return False
+
+
+def _expiry_waits_for_a_word(tally: StoreTally) -> bool:
+    """Whether the brake holds every open ref, and nothing but open refs is left to move."""
+    all_overdue = tally.open_overdue > 0 and tally.open_in_grace == tally.open_future == 0
+    return tally.held is HoldReason.MASS and all_overdue and _active(tally) == 0
 
 
 def breaker_trips(*, failed: int, ended: int) -> bool | None:

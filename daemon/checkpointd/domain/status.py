@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from checkpointd.domain.states import KERNEL_STATES, LEGACY_STATES
@@ -12,7 +12,7 @@ from checkpointd.domain.tally import DrainStatus, StoreTally
 
 def iso(moment: datetime | None) -> str | None:
     """ISO 8601 in UTC, or ``None``."""
-    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def status_document(

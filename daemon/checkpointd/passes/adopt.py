@@ -67,6 +67,7 @@ class Findings:
         self.note(head.verdict, head.thread_id)
         for loss in head.losses:
             self.losses[str(loss.kind)] += 1
+            self.note(str(loss.kind), head.thread_id)
         if head.blocker is not None:
             self.blockers[head.blocker] += 1
             self.note(head.blocker, head.thread_id)
@@ -210,8 +211,13 @@ class Adopt:
             reason = f"paused: {word.paused[PassName.ADOPT]}"
             return AdoptReport(at=now, skipped=reason, held=True)
         scan = scan_record(word.raw)
-        births = await self._books.births()
-        reason = "" if force else self._not_now(word, scan, births, now)
+        reason = ""
+        if not (force or word.legacy_frozen):
+            # Births are asked for, partition by partition, only where they matter.
+            reason = self._not_now(word, scan, 0, now)
+        births = 0 if reason else await self._books.births()
+        if not (force or reason):
+            reason = self._not_now(word, scan, births, now)
         if reason:
             return AdoptReport(at=now, skipped=reason)
         token = self._books.token()
@@ -272,12 +278,24 @@ class Adopt:
                 findings.troubles.append("another replica took the scan over")
                 break
         if complete:
+            if confirming:
+                await self._let_go_of_the_gone()
             clean = journey.is_clean(findings, births=await self._books.births())
             await self._books.note(token, **journey.closing(findings, clean=clean))
         ended = await self._books.now()
         return findings.report(
             began, complete=complete, clean=clean, took_s=(ended - began).total_seconds()
         )
+
+    async def _let_go_of_the_gone(self) -> None:
+        """Pauses whose thread the source has no more are never seen unchanged: let them end."""
+        gone = [
+            (thread, checkpoint)
+            async for thread, checkpoint in self._books.held_pauses()
+            if await self._source.head(thread) is None
+        ]
+        for thread, checkpoint in gone:
+            await self._books.let_go(thread, checkpoint)
 
     async def _adopt_page(
         self,

@@ -37,6 +37,9 @@ log = structlog.get_logger(__name__)
 LOOK_AHEAD = 4
 """Refs looked at for each that may be claimed: some are busy, and one look serves several claims."""
 
+CENSUSES_IDLE = 4
+"""A drain without any ref to claim looks once where the census looks this often."""
+
 
 @dataclass(slots=True)
 class _Round:
@@ -208,10 +211,13 @@ class Drain:
             for partition, peek in peeks
             if peek.due and peek.word in ("go", "canary")
         )
+        if not work and not self._running:
+            self.pace.reached()  # nothing is left to probe with, nor to hold back
         if not self._ahead and not self._running and (stops or not work):
-            # Nothing can become due by the passing of time: ask again when a census would.
+            # Nothing can become due by the passing of time: ask again when a census would; and
+            # where there is nothing at all, leave it to the census, which wakes the drain.
             idle_s = self._idle_for.total_seconds() * self._rng.uniform(0.9, 1)
-            self._idle_until = self._clock() + idle_s
+            self._idle_until = self._clock() + idle_s * (1 if work else CENSUSES_IDLE)
 
     async def _claim(self, partition: int, refs: Sequence[Named], canary: str) -> int:
         granted = len(refs)

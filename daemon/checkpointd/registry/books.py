@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,9 +12,13 @@ from checkpointd.domain.ids import check_id
 from checkpointd.domain.legacy import LegacyState
 from checkpointd.domain.refs import Lease, SafeBoundaryMarker, from_us, to_us
 from checkpointd.domain.standing import RefRecord
-from checkpointd.domain.states import Hold, WriterLine
+from checkpointd.domain.states import Hold, RefState, WriterLine
 from checkpointd.registry.codec import HOLD_LETTERS, clean, decode_record, encode_boundary
+from checkpointd.registry.keys import split_member
 from checkpointd.registry.store import Store
+
+LOT = 500
+"""Refs looked at in one round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,40 @@ class AdoptionBooks:
             ],
         )
         return Adopted(word=word.decode(), fallback=registered == 1, superseded=int(superseded))
+
+    async def held_pauses(self) -> AsyncIterator[tuple[str, str]]:
+        """Thread and checkpoint of each pause that waits for its confirmation, by an index.
+
+        Only partitions whose counters show more waiting refs than due ones are looked into.
+        """
+        words = [f"legacy:{s}" for s in (RefState.PENDING, RefState.RETRYABLE, RefState.REPLAYING)]
+        for keys in self._store.keys.all:
+            counted, due = await self._store.read_many(
+                [("HMGET", keys.counters, *words), ("ZCARD", keys.due)]
+            )
+            if sum(int(n or 0) for n in counted) <= due:
+                continue
+            at = 0
+            while members := await self._lot_of(keys.unfinished, at):
+                at += len(members)
+                pairs = [split_member(raw) for raw in members]
+                raws = await self._store.read_many(
+                    [("HGET", self._store.keys.thread(t), f"c{c}") for t, c in pairs]
+                )
+                for (thread, checkpoint), raw in zip(pairs, raws, strict=True):
+                    if raw and decode_record(thread, checkpoint, raw).hold is Hold.PAUSED:
+                        yield thread, checkpoint
+
+    async def _lot_of(self, key: str, at: int) -> list[bytes]:
+        found: list[bytes] = await self._store.read(lambda c: c.zrange(key, at, at + LOT - 1))
+        return found
+
+    async def let_go(self, thread_id: str, checkpoint_id: str) -> bool:
+        """End a pause's wait, since its thread is gone; ``False`` if it did not wait."""
+        reply = await self._store.on_thread(
+            "let_go", thread_id, thread_id, checkpoint_id, self._actor
+        )
+        return bool(reply == b"due")
 
     # The scan's record ---------------------------------------------------------------------------
 

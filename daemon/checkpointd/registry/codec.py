@@ -7,7 +7,8 @@ version of the layout. ``lua/prelude.lua`` names the same fields in the same ord
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from checkpointd.domain.errors import CorruptRecordError
 from checkpointd.domain.refs import (
@@ -74,6 +75,9 @@ def clean(text: str, limit: int = 500) -> str:
 
 
 _ABSENT = [""] * len(FIELDS)
+_CREATED, _BECAME, _BOUNDARY, _LINKED, _STANDS_IN_FOR, _CONFIRMED = map(
+    FIELDS.index, ("created", "became", "boundary", "linked", "stands_in_for", "confirmed")
+)
 
 
 def decode_record(thread_id: str, checkpoint_id: str, raw: bytes) -> RefRecord:
@@ -82,16 +86,12 @@ def decode_record(thread_id: str, checkpoint_id: str, raw: bytes) -> RefRecord:
     # By position: half of what a drain does on its own side is to read records.
     (
         _version, state, _line, _created, opened, changed, by, reason, code, detail, attempts,
-        lease, became, boundary, linked, stands_in_for, fallback, replay_of, late, hold,
+        lease, _became, boundary, _linked, stands_in_for, fallback, replay_of, late, hold,
         confirmed, grace, _expiry_kind,
     ) = fields  # fmt: skip
     try:
-        ref = _ref(thread_id, checkpoint_id, fields)
-        link = None
-        if became:
-            link = MigrationLink(thread_id, checkpoint_id, became, boundary, from_us(int(linked)))
         return RefRecord(
-            ref=ref,
+            ref=_ref(thread_id, checkpoint_id, fields),
             state=_STATES[state],
             reason=reason,
             changed_at=from_us(int(changed)) if changed else None,
@@ -100,7 +100,7 @@ def decode_record(thread_id: str, checkpoint_id: str, raw: bytes) -> RefRecord:
             detail=detail,
             attempts=int(attempts or 0),
             lease=lease,
-            link=link,
+            link=_link(thread_id, checkpoint_id, fields),
             boundary_id=boundary,
             stands_in_for=stands_in_for,
             fallback=fallback,
@@ -120,6 +120,37 @@ def decode_ref(thread_id: str, checkpoint_id: str, raw: bytes) -> CheckpointRef:
     try:
         return _ref(thread_id, checkpoint_id, _fields(thread_id, checkpoint_id, raw))
     except (KeyError, ValueError, OverflowError) as error:
+        raise _out_of_range(thread_id, checkpoint_id, error) from error
+
+
+def decode_link(thread_id: str, checkpoint_id: str, raw: bytes) -> MigrationLink | None:
+    """The link of the record that ``raw`` holds, if it has one. Errors as ``decode_record``."""
+    try:
+        return _link(thread_id, checkpoint_id, _fields(thread_id, checkpoint_id, raw))
+    except (ValueError, OverflowError) as error:
+        raise _out_of_range(thread_id, checkpoint_id, error) from error
+
+
+class Claimed(NamedTuple):
+    """What a claim has to know of a record."""
+
+    created_at: datetime
+    boundary_id: str
+    stands_in_for: str
+    confirmed_at: datetime | None
+
+
+def decode_claimed(thread_id: str, checkpoint_id: str, raw: bytes) -> Claimed:
+    """What a claim needs of the record that ``raw`` holds. Errors as ``decode_record``."""
+    fields = _fields(thread_id, checkpoint_id, raw)
+    try:
+        return Claimed(
+            created_at=from_us(int(fields[_CREATED])),
+            boundary_id=fields[_BOUNDARY],
+            stands_in_for=fields[_STANDS_IN_FOR],
+            confirmed_at=from_us(int(fields[_CONFIRMED])) if fields[_CONFIRMED] else None,
+        )
+    except (ValueError, OverflowError) as error:
         raise _out_of_range(thread_id, checkpoint_id, error) from error
 
 
@@ -157,6 +188,14 @@ def _ref(thread_id: str, checkpoint_id: str, fields: list[str]) -> CheckpointRef
         expired_reason=reason if expired else "",
         expired_at=from_us(int(changed)) if expired and changed else None,
     )
+
+
+def _link(thread_id: str, checkpoint_id: str, fields: list[str]) -> MigrationLink | None:
+    became = fields[_BECAME]
+    if not became:
+        return None
+    linked = from_us(int(fields[_LINKED]))
+    return MigrationLink(thread_id, checkpoint_id, became, fields[_BOUNDARY], linked)
 
 
 def _named(thread_id: str, checkpoint_id: str) -> str:

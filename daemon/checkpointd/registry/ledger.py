@@ -23,11 +23,14 @@ from checkpointd.registry.codec import (
     LINE_LETTERS,
     clean,
     decode_boundary,
+    decode_claimed,
+    decode_link,
     decode_record,
     microseconds,
 )
 from checkpointd.registry.keys import member, split_member
 from checkpointd.registry.store import Store
+from checkpointd.registry.together import Together
 
 Named = tuple[str, str]
 """A ref: thread and checkpoint."""
@@ -74,6 +77,7 @@ class DrainLedger:
         self._store = store
         self._actor = clean(actor, 120)
         self._ttl_ms = lease_ttl // timedelta(milliseconds=1)
+        self._commits = Together(store, "commit", self._actor)
 
     async def with_work(self) -> list[int]:
         """The partitions whose counters show refs that may be claimed, now or later."""
@@ -133,7 +137,7 @@ class DrainLedger:
                     quarantined.append(decode_record(thread, checkpoint, answer[2]))
                 case b"held":
                     _, _, fence, attempts, raw, boundary, boundary_id = answer
-                    record = decode_record(thread, checkpoint, raw)
+                    claimed = decode_claimed(thread, checkpoint, raw)
                     leases.append(
                         Lease(
                             thread_id=thread,
@@ -141,14 +145,14 @@ class DrainLedger:
                             fence=int(fence),
                             token=token,
                             attempt=int(attempts),
-                            created_at=record.ref.created_at,
+                            created_at=claimed.created_at,
                             boundary=decode_boundary(thread, boundary_id.decode(), boundary)
                             if boundary
                             else None,
-                            own_boundary=bool(boundary) and bool(record.boundary_id),
-                            stands_in_for=record.stands_in_for,
-                            confirmed=record.confirmed_at is not None
-                            and record.confirmed_at >= frozen_at,
+                            own_boundary=bool(boundary) and bool(claimed.boundary_id),
+                            stands_in_for=claimed.stands_in_for,
+                            confirmed=claimed.confirmed_at is not None
+                            and claimed.confirmed_at >= frozen_at,
                             acquired_at=now,
                         )
                     )
@@ -276,24 +280,26 @@ class DrainLedger:
         ``LeaseLostError`` or ``CommitRefusedError``; nothing was written then. After
         ``StoreUnreachableError`` the outcome is unknown: read the link, never assume.
         """
-        word, told = await self._store.on_thread(
-            "commit",
-            lease.thread_id,
-            lease.thread_id,
-            lease.checkpoint_id,
-            lease.value,
-            checkpoint_id,
-            LINE_LETTERS[line],
-            boundary_id,
-            self._actor,
-            lease_of=lease.checkpoint_id,
+        keys = self._store.keys
+        thread = lease.thread_id
+        word, told = await self._commits.run(
+            keys.index(thread),
+            (keys.thread(thread), keys.lease(thread, lease.checkpoint_id)),
+            (
+                thread,
+                lease.checkpoint_id,
+                lease.value,
+                checkpoint_id,
+                LINE_LETTERS[line],
+                boundary_id,
+            ),
         )
         match word:
             case b"stale":
                 raise LeaseLostError(lease.name, lease.fence)
             case b"refused":
                 raise CommitRefusedError(lease.thread_id, lease.checkpoint_id, told.decode())
-        record = decode_record(lease.thread_id, lease.checkpoint_id, told)
-        if record.link is None:
+        link = decode_link(thread, lease.checkpoint_id, told)
+        if link is None:
             raise CorruptRecordError(lease.name, "it is migrated and has no link")
-        return Committed(record.link, ReplayOutcome(word.decode()))
+        return Committed(link, ReplayOutcome(word.decode()))
