@@ -7,8 +7,8 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from itertools import count
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 from benchmarks.figures import Figure, in_turns, median, ratios
 from benchmarks.loading import due, send
 from benchmarks.servers import client_of, url_of
-from checkpointd.app import Rooms, open_rooms
 from checkpointd.app import crew
+from checkpointd.app.rooms import Rooms, open_rooms
 from checkpointd.config import Settings
 from checkpointd.domain.reports import DrainReport
 from checkpointd.domain.states import ReplayOutcome, WriterLine

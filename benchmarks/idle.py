@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 
 from benchmarks.figures import Figure
 from benchmarks.servers import client_of, url_of
-from checkpointd import sample
 
 DB = 7
 STARTUP_S = 20.0
 SETTLE_S = 8.0
-"""After its start: the first runs of all passes and the first scan. What is watched then is as
+"""After its start: the first runs of all passes. What is watched then is as
 long as the longest interval of a pass that looks at every partition."""
 
 
@@ -27,7 +25,7 @@ async def measured(path: str, *, watched_s: float = 60.0) -> list[Figure]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "checkpointd", "run"),
             cwd=folder,
-            env=_environment(path, Path(folder)),
+            env=_environment(path),
             stderr=asyncio.subprocess.PIPE,
         )
         try:
@@ -42,12 +40,13 @@ async def measured(path: str, *, watched_s: float = 60.0) -> list[Figure]:
             rss_mb = _rss_mb(process.pid)
             process.terminate()
             await asyncio.wait_for(process.wait(), STARTUP_S)
-            await reading
+            said = await reading
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
     assert process.returncode == 0, f"the daemon ended with {process.returncode}"
+    assert b"pass_failed" not in said, said.decode()
     with client_of(path, DB) as client:
         client.flushdb()
     asked = {name: n - before.get(name, 0) for name, n in after.items()}
@@ -73,16 +72,12 @@ async def measured(path: str, *, watched_s: float = 60.0) -> list[Figure]:
     ]
 
 
-def _environment(path: str, folder: Path) -> dict[str, str]:
-    """A source that is there and has nothing new, and an endpoint."""
-    source = folder / "legacy.sqlite"
-    shutil.copyfile(Path(sample.__file__).with_name("legacy.sqlite"), source)
+def _environment(path: str) -> dict[str, str]:
+    """No source and no ref: only what a daemon asks for by itself. With an endpoint."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("CHECKPOINTD_")}
     return kept | {
         "CHECKPOINTD_REDIS__URL": url_of(path, DB),
-        "CHECKPOINTD_SOURCE__URL": f"sqlite:///{source}",
         "CHECKPOINTD_ENDPOINT__LISTEN": "127.0.0.1:0",
-        "CHECKPOINTD_LOG__LEVEL": "info",
     }
 
 

@@ -7,7 +7,7 @@ import time
 from benchmarks.figures import Figure, median, quantile
 from benchmarks.loading import due, overdue, send, settled
 from benchmarks.servers import client_of, url_of
-from checkpointd.app import open_rooms
+from checkpointd.app.rooms import open_rooms
 from checkpointd.config import Settings
 
 SETTLED = 980_000

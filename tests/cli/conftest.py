@@ -17,7 +17,8 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from checkpointd import app, sample
+from checkpointd import sample
+from checkpointd.app.rooms import Rooms, open_rooms
 from checkpointd.cli.commands import checkpointd
 from checkpointd.config import load_settings
 from checkpointd.domain.refs import CheckpointRef
@@ -93,13 +94,13 @@ def source(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def inside(store: str) -> Callable[[Callable[[app.Rooms], Awaitable[T]]], T]:
+def inside(store: str) -> Callable[[Callable[[Rooms], Awaitable[T]]], T]:
     """``inside(work)``: what ``work`` gives over the rooms that the command would open."""
 
-    def run(work: Callable[[app.Rooms], Awaitable[T]]) -> T:
+    def run(work: Callable[[Rooms], Awaitable[T]]) -> T:
         async def opened() -> T:
             settings = load_settings(None, os.environ)
-            async with app.open_rooms(settings, actor="test") as rooms:
+            async with open_rooms(settings, actor="test") as rooms:
                 return await work(rooms)
 
         return asyncio.run(opened())
@@ -130,7 +131,7 @@ def quarantined(inside: Any, registered: Any) -> Callable[..., None]:
     def block(thread: str, checkpoint: str, reason: str) -> None:
         registered(thread, checkpoint)
 
-        async def fail(rooms: app.Rooms) -> None:
+        async def fail(rooms: Rooms) -> None:
             async with rooms.registry.migration_lock(thread, checkpoint) as lease:
                 await rooms.ledger.fail(
                     lease,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from checkpointd import app
+from checkpointd.app.rooms import Rooms
 from checkpointd.cli import common
 from checkpointd.cli.commands import checkpointd
 from checkpointd.cli.common import Asked, Code, CommandFailedError, printable
@@ -282,12 +282,12 @@ class TestAStoreThatIsDown:
             await asyncio.Event().wait()
             yield
 
-        monkeypatch.setattr(app, "open_rooms", silent)
+        monkeypatch.setattr("checkpointd.cli.common.open_rooms", silent)
         with pytest.raises(StoreUnreachableError, match=r"within 0\.01 s"):
             Asked().within(_nothing, patience_s=0.01)
 
 
-async def _nothing(_: app.Rooms) -> None: ...
+async def _nothing(_: Rooms) -> None: ...
 
 
 class TestAnInterrupt:

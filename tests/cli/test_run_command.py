@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from checkpointd import app
+from checkpointd.app.daemon import Ended
 
 pytestmark = pytest.mark.server
 
@@ -43,13 +43,13 @@ class TestRunUntilDrained:
 class FakeDaemon:
     """Ends at once, as it was told to."""
 
-    ended = app.Ended()
+    ended = Ended()
     asked: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    async def run(self, **asked: Any) -> app.Ended:
+    async def run(self, **asked: Any) -> Ended:
         type(self).asked = asked
         return self.ended
 
@@ -87,9 +87,9 @@ class TestTheCode:
         timed_out: bool,
         code: int,
     ) -> None:
-        ended = app.Ended(drained=drained, timed_out=timed_out, status=STATUS)
+        ended = Ended(drained=drained, timed_out=timed_out, status=STATUS)
         monkeypatch.setattr(FakeDaemon, "ended", ended)
-        monkeypatch.setattr(app, "Daemon", FakeDaemon)
+        monkeypatch.setattr("checkpointd.cli.run.Daemon", FakeDaemon)
         result = command("run", "--until", "drained", "--timeout", "30m")
         assert result.exit_code == code
         assert "9 refs left" in result.stdout
@@ -100,8 +100,8 @@ class TestTheCode:
     def test_of_a_daemon_that_was_told_to_stop_is_0(
         self, command: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(FakeDaemon, "ended", app.Ended(status=STATUS))
-        monkeypatch.setattr(app, "Daemon", FakeDaemon)
+        monkeypatch.setattr(FakeDaemon, "ended", Ended(status=STATUS))
+        monkeypatch.setattr("checkpointd.cli.run.Daemon", FakeDaemon)
         result = command("run")
         assert (result.exit_code, result.stdout) == (0, "")
         assert FakeDaemon.asked["until_drained"] is False

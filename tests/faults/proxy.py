@@ -37,9 +37,11 @@ class Proxy:
         self._cleared = asyncio.Event()
         self._cleared.set()
         self.weather = Weather.CLEAR
+        self._only: tuple[bytes, ...] = ()
         self.delay_s = 0.0
         self.replies_to_lose = 0
         self.replies_lost = 0
+        self.held_back = 0
         self.port = 0
 
     async def start(self) -> None:
@@ -58,9 +60,12 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def under(self, weather: Weather) -> AsyncIterator[None]:
-        """This weather while the block lasts."""
+    async def under(
+        self, weather: Weather, *, only: tuple[bytes, ...] = ()
+    ) -> AsyncIterator[None]:
+        """This weather while the block lasts; for requests that contain one of ``only``, if given."""
         self.weather = weather
+        self._only = only
         self._cleared.clear()
         if weather is Weather.CUT:
             self._hang_up()
@@ -122,7 +127,8 @@ class Proxy:
                 if self.weather is Weather.HOLE:
                     await self._swallow(reader)
                     break
-                if self.weather is Weather.LATE:
+                if self.weather is Weather.LATE and self._is_meant(chunk):
+                    self.held_back += 1
                     await self._cleared.wait()
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
@@ -130,6 +136,9 @@ class Proxy:
                 await to_store.drain()
         with contextlib.suppress(OSError, RuntimeError):
             to_store.write_eof()
+
+    def _is_meant(self, chunk: bytes) -> bool:
+        return not self._only or any(marker in chunk for marker in self._only)
 
     async def _back(self, from_store: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Replies; read to the end in any case, since a store that is hung up on reads no more."""

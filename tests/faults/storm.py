@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import redis.asyncio as aioredis
 import redis.exceptions as rx
 
+from checkpointd.registry import scripts
+
 from .proxy import Proxy, Weather
 from .server import Server
 from .workers import Worker
@@ -19,6 +21,23 @@ from .workers import Worker
 Fault = Callable[[], Awaitable[bool]]
 
 AT_ONCE = 3
+
+LATE_STEPS = (
+    ("commit", "renew", "release"),
+    ("fail",),
+    ("fail", "renew", "release"),
+    ("expire_overdue",),
+    ("claim",),
+    ("release",),
+    ("adopt",),
+)
+"""Scripts that are late together, while all others pass: what one step alone may meet."""
+
+
+def marks_of(script: str) -> tuple[bytes, bytes]:
+    """What a request for this script contains: its hash, or its text."""
+    _, sha = scripts.source_of(script)
+    return sha.encode(), f"-- {script}: ".encode()
 
 
 class Storm:
@@ -93,7 +112,8 @@ class Storm:
             "network slow": (3, self._slow),
             "network cut": (3, lambda: self._weather(Weather.CUT, 0.2, 1.5)),
             "network a black hole": (3, lambda: self._weather(Weather.HOLE, 0.3, 2.0)),
-            "requests delivered late": (7, self._late),
+            "requests delivered late": (4, self._late),
+            "steps delivered late": (8, self._late_steps),
             "one reply lost": (8, self._lose),
             "server killed and restarted": (1, self._restart),
         }
@@ -146,17 +166,28 @@ class Storm:
         lines = [p for p in self._proxies if p.weather is Weather.CLEAR and not p.delay_s]
         return self._rng.choice(lines) if lines else None
 
-    async def _weather(self, weather: Weather, least_s: float, most_s: float) -> bool:
+    async def _weather(
+        self, weather: Weather, least_s: float, most_s: float, only: tuple[bytes, ...] = ()
+    ) -> bool:
         line = self._clear_line()
         if line is None:
             return False
-        async with line.under(weather):
+        async with line.under(weather, only=only):
             await asyncio.sleep(self._rng.uniform(least_s, most_s))
         return True
 
     async def _late(self) -> bool:
         # Until another may have claimed what this replica holds, and is at work on it.
         return await self._weather(Weather.LATE, 1.1 * self._ttl_s, 1.7 * self._ttl_s)
+
+    async def _late_steps(self) -> bool:
+        late = self._rng.choice(LATE_STEPS)
+        return await self._weather(
+            Weather.LATE,
+            0.3 * self._ttl_s,
+            1.7 * self._ttl_s,
+            only=tuple(marker for script in late for marker in marks_of(script)),
+        )
 
     async def _slow(self) -> bool:
         line = self._clear_line()

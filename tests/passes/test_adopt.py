@@ -7,7 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from checkpointd.domain.errors import SourceUnreachableError, WrongStoreError
+from checkpointd.domain.errors import (
+    PermanentReplayError,
+    SourceUnreachableError,
+    StoreUnreachableError,
+    WrongStoreError,
+)
 from checkpointd.domain.legacy import ThreadSketch, Verdict
 from checkpointd.domain.reports import AdoptReport
 from checkpointd.domain.states import (
@@ -125,6 +130,21 @@ class TestNewHeads:
         assert not report.clean
         (trouble,) = report.troubles
         assert "t-002" in trouble
+
+    async def test_a_record_that_cannot_be_read_is_named_and_keeps_the_scan_from_clean(
+        self, world: World
+    ) -> None:
+        world.source.holds("t")
+        await world.adopt()
+        await world.freeze()
+        key = world.store.keys.thread("t")
+        raw = await world.store.read(lambda c: c.hget(key, "cc1"))
+        await world.store.write(lambda c: c.hset(key, "cc1", "7\x1fof another build"))
+        report = await world.adopt()
+        assert report.outcomes[AdoptOutcome.UNREADABLE] == 1
+        assert not report.clean
+        assert "'t' cannot be read" in report.troubles[0]
+        await world.store.write(lambda c: c.hset(key, "cc1", raw))
 
     async def test_a_source_that_is_down_fails_the_pass_and_lets_the_turn_go(
         self, world: World, peer: World
@@ -390,6 +410,61 @@ class TestFallbacks:
         assert await world.reconcile() == ["t/c2"]
         assert (await world.record()).hold is Hold.NONE
 
+    async def test_one_that_nobody_knew_of_when_its_head_expired_is_due_when_it_is_found(
+        self, world: World
+    ) -> None:
+        await world.registry.register(ref("t", "c2"), finalized=False)
+        await world.reconcile()
+        world.source.holds("t", "c1")
+        world.source.holds("t", "c2", OPEN)
+        assert (await world.adopt()).fallbacks == 1
+        assert (await world.adopt()).fallbacks == 0
+        await world.freeze()
+        await world.drain()
+        assert await world.state() is RefState.MIGRATED
+
+    async def test_a_known_one_of_a_head_that_an_operator_expired_is_not_superseded(
+        self, world: World
+    ) -> None:
+        await world.registry.register(ref("t", "c1"))
+        await world.registry.register(ref("t", "c2"), finalized=False)
+        await world.registry.expire("t", "c2", "it hangs")
+        world.source.holds("t", "c1")
+        world.source.holds("t", "c2", OPEN)
+        await world.adopt()
+        await world.freeze()
+        await world.drain()
+        assert await world.state() is RefState.MIGRATED
+
+    async def test_an_open_kernel_head_takes_no_legacy_ref_for_its_fallback(
+        self, world: World
+    ) -> None:
+        await world.registry.register(ref("t", "c2", line=KERNEL), finalized=False)
+        world.source.holds("t", "c1")
+        world.source.holds("t", "c2", OPEN)
+        assert (await world.adopt()).fallbacks == 0
+
+    @pytest.mark.parametrize("expired", [True, False])
+    async def test_a_quarantined_one_waits_for_its_head_once_it_is_released(
+        self, world: World, expired: bool
+    ) -> None:
+        world.source.holds("t", "c1")
+        world.replayer.will("t", PermanentReplayError("other"))
+        await world.adopt()
+        await world.freeze()
+        await world.drain()
+        world.source.holds("t", "c2", OPEN)
+        await world.adopt()
+        if expired:
+            await world.reconcile()
+        await world.operations.release([await world.record()], reason="mended")
+        await world.drain()
+        record = await world.record()
+        if expired:
+            assert record.state is RefState.MIGRATED
+        else:
+            assert (record.state, record.hold) == (RefState.PENDING, Hold.FALLBACK)
+
     async def test_a_head_that_crashed_in_its_first_turn_has_none(self, world: World) -> None:
         world.source.holds("t", "c1", FAILED)
         assert (await world.adopt()).fallbacks == 0
@@ -512,6 +587,19 @@ class TestPausedHeads:
         assert await world.state(checkpoint="c1") is RefState.EXPIRED
         assert await world.state(checkpoint="c2") is RefState.MIGRATED
 
+    async def test_one_that_its_thread_does_not_have_any_more_is_superseded(
+        self, world: World
+    ) -> None:
+        world.source.holds("t", "c1", PAUSED)
+        await world.adopt()
+        await world.freeze()
+        world.source.forgets("t")
+        world.source.holds("t", "c2")
+        await world.adopt()
+        await world.drain()
+        assert await world.state(checkpoint="c1") is RefState.EXPIRED
+        assert await world.state(checkpoint="c2") is RefState.MIGRATED
+
     async def test_one_whose_thread_is_deleted_ends_as_absent(self, world: World) -> None:
         world.source.holds("gone", verdict=PAUSED)
         world.source.holds("there", verdict=PAUSED)
@@ -622,6 +710,29 @@ class TestScanInPages:
         report = await peer.adopting(page=2).run()
         assert report.complete
         assert (await peer.tally()).legacy[RefState.PENDING] == 4
+
+    async def test_a_scan_that_lost_its_turn_stops_and_says_so(self, world: World) -> None:
+        for thread in many(4):
+            world.source.holds(thread)
+        turn = world.store.keys.turn_of("adopt")
+
+        async def takes_over(_: str) -> None:
+            await world.store.write(lambda c: c.set(turn, "another"))
+
+        world.source.before_head = takes_over
+        report = await world.adopt(page=2)
+        assert not report.complete
+        assert report.troubles == ("another replica took the scan over",)
+
+    async def test_a_store_that_fails_ends_the_scan(self, world: World) -> None:
+        world.source.holds("t")
+
+        async def fails(*_: object, **__: object) -> object:
+            raise StoreUnreachableError("there", "no route")
+
+        world.books.adopt = fails  # type: ignore[method-assign, assignment]
+        with pytest.raises(StoreUnreachableError):
+            await world.adopt()
 
     async def test_two_replicas_never_scan_at_once(self, world: World, peer: World) -> None:
         for thread in many(4):

@@ -14,6 +14,7 @@ from checkpointd.domain.errors import (
     LeaseLostError,
     PermanentReplayError,
     ReplayerUnreachableError,
+    StoreRefusedError,
     StoreUnreachableError,
     TransientReplayError,
     UnreadableStateError,
@@ -30,6 +31,7 @@ from checkpointd.domain.states import (
     StallCause,
     ThrottleReason,
 )
+from checkpointd.passes.drain import CENSUSES_IDLE
 from checkpointd.registry.ledger import DrainLedger
 from checkpointd.replay.port import ReplayRequest, replay_key
 
@@ -159,17 +161,27 @@ class TestMigrating:
         await running
         assert await world.state() is RefState.MIGRATED
 
-    async def test_idle_it_asks_the_store_nothing_until_the_census_period_is_over(
-        self, world: World
-    ) -> None:
+    async def test_idle_it_asks_the_store_nothing_for_a_while(self, world: World) -> None:
         await world.freeze()
         drain = world.draining(clock=lambda: world.now_s)
         await drain.run(within=FOREVER)
         world.source.holds("t")
         await world.adopt()
+        world.now_s += 10
         asked = world.store.scripts.round_trips
         assert (await drain.run(within=FOREVER)).acquired == 0
         assert world.store.scripts.round_trips == asked
+        world.now_s += 15 * CENSUSES_IDLE
+        assert (await drain.run(within=FOREVER)).acquired == 1
+        await drain.settle(timedelta(seconds=5))
+
+    async def test_stopped_by_a_pause_it_asks_again_when_a_census_would(self, world: World) -> None:
+        await frozen_with(world, "t")
+        await world.control.pause(PassName.DRAIN, reason="r", actor="op")
+        drain = world.draining(clock=lambda: world.now_s)
+        await drain.run(within=FOREVER)
+        await world.control.resume(PassName.DRAIN, actor="op")
+        assert (await drain.run(within=FOREVER)).acquired == 0
         world.now_s += 16
         assert (await drain.run(within=FOREVER)).acquired == 1
         await drain.settle(timedelta(seconds=5))
@@ -448,6 +460,45 @@ class TestDyingOwners:
         assert end.outcome is ReplayOutcome.ALREADY_MIGRATED
         assert end.became == world.replayer.requests[0].idempotency_key
 
+    @pytest.mark.parametrize("landed", [True, False])
+    async def test_a_commit_that_is_not_answered_while_the_lease_lives_is_looked_up(
+        self, world: World, landed: bool
+    ) -> None:
+        await frozen_with(world, "t")
+        commit = world.ledger.commit
+
+        async def is_never_heard(*args: object) -> object:
+            if landed:
+                await commit(*args)  # type: ignore[arg-type]
+            for guard in tuple(world.keeper._guards):
+                guard.deadline = 0.0
+            raise StoreUnreachableError("there", "black hole")
+
+        world.ledger.commit = is_never_heard  # type: ignore[method-assign, assignment]
+        await world.drain()
+        (end,) = world.ends
+        lost = (ReplayOutcome.LEASE_LOST, "at_commit")
+        linked = (ReplayOutcome.ALREADY_MIGRATED, "")
+        assert (end.outcome, end.lost_phase) == (linked if landed else lost)
+
+    async def test_a_lease_lost_before_a_supersession_supersedes_nothing(
+        self, world: World
+    ) -> None:
+        await frozen_with(world, "t")
+        world.source.holds("t", "c2")
+
+        async def loses(_: str) -> None:
+            world.source.before_head = None
+            await world.break_leases()
+
+        world.source.before_head = loses
+        drain = world.draining()
+        await drain.run(within=timedelta(0))
+        await drain.run(within=FOREVER, wait=True)
+        assert world.ends[0].outcome is ReplayOutcome.LEASE_LOST
+        assert world.ends[-1].outcome in {ReplayOutcome.SUPERSEDED, ReplayOutcome.MIGRATED}
+        assert await world.state(checkpoint="c1") is RefState.EXPIRED
+
     async def test_a_shutdown_gives_the_lease_and_the_attempt_back(self, world: World) -> None:
         await frozen_with(world, "t")
         gate = Gate()
@@ -490,6 +541,85 @@ class TestDyingOwners:
         await drain.settle(timedelta(seconds=5))
         record = await world.record()
         assert (record.state, record.attempts) == (RefState.PENDING, 0)
+
+    async def test_a_store_that_cannot_be_asked_fails_the_pass_with_its_reason(
+        self, world: World
+    ) -> None:
+        await frozen_with(world, "t")
+
+        async def answers_nothing() -> list[int]:
+            raise StoreUnreachableError("there", "no route")
+
+        with_work = world.ledger.with_work
+        world.ledger.with_work = answers_nothing  # type: ignore[method-assign]
+        report = await world.drain()
+        assert (report.outcome, report.claim_errors) == (PassOutcome.ERROR, 1)
+        assert "no route" in report.troubles[0]
+        world.ledger.with_work = with_work  # type: ignore[method-assign]
+        await world.drain()
+        assert await world.state() is RefState.MIGRATED
+
+    async def test_one_partition_that_will_not_answer_stops_no_other(self, world: World) -> None:
+        await frozen_with(world, *many(20))
+        peek, bad = world.ledger.peek, world.store.keys.index("t-000")
+
+        async def fails_in_one(partition: int, most: int) -> object:
+            if partition == bad:
+                raise StoreRefusedError("peek", "MISCONF")
+            return await peek(partition, most)
+
+        world.ledger.peek = fails_in_one  # type: ignore[method-assign, assignment]
+        report = await world.drain()
+        others = [t for t in many(20) if world.store.keys.index(t) != bad]
+        assert report.outcomes == {ReplayOutcome.MIGRATED: len(others)}
+        assert report.outcome is PassOutcome.ERROR
+
+    async def test_a_record_that_cannot_be_read_is_named_and_hides_no_other(
+        self, world: World
+    ) -> None:
+        await frozen_with(world, "bad", "good")
+        key = world.store.keys.thread("bad")
+        raw = await world.store.read(lambda c: c.hget(key, "cc1"))
+        await world.store.write(lambda c: c.hset(key, "cc1", "7\x1fof another build"))
+        report = await world.drain()
+        assert report.outcomes == {ReplayOutcome.MIGRATED: 1}
+        assert report.troubles == ("1 records cannot be read",)
+        await world.store.write(lambda c: c.hset(key, "cc1", raw))
+
+    async def test_a_pause_between_look_and_claim_is_kept(self, world: World) -> None:
+        await frozen_with(world, "t")
+        claim = world.ledger.claim
+
+        async def is_paused_first(*args: object, **more: object) -> object:
+            await world.control.pause(PassName.DRAIN, reason="r", actor="op")
+            return await claim(*args, **more)  # type: ignore[arg-type]
+
+        world.ledger.claim = is_paused_first  # type: ignore[method-assign, assignment]
+        report = await world.drain()
+        assert (report.acquired, report.waiting_for) == (0, "paused")
+        assert world.replayer.requests == []
+
+
+class TestConcurrency:
+    async def test_no_more_run_at_once_than_it_says_and_a_change_holds_at_once(
+        self, world: World
+    ) -> None:
+        await frozen_with(world, *many(9))
+        gate = Gate()
+        world.replayer.always = dict.fromkeys(many(9), gate)
+        drain = world.draining(concurrency=3)
+        running = asyncio.create_task(drain.run(within=FOREVER, wait=True))
+
+        async def is_full() -> bool:
+            return len(world.replayer.requests) == 3
+
+        await until(is_full)
+        assert (drain.concurrency, drain.running) == (3, 3)
+        drain.concurrency = 1
+        assert drain.pace.room(1, now=0) == 0
+        gate.open()
+        await running
+        assert (await world.tally()).legacy[RefState.MIGRATED] == 9
 
 
 class TestRefusedCommits:
@@ -552,6 +682,27 @@ class TestLookingAgain:
         assert await world.reconcile() == ["t/c2"]
         await world.drain()
         assert await world.state() is RefState.MIGRATED
+
+    async def test_the_last_good_turn_of_a_head_that_expired_unseen_is_replayed(
+        self, world: World
+    ) -> None:
+        await frozen_with(world, "t")
+        await world.registry.register(ref("t", "c2"), finalized=False, issuance=False)
+        await world.reconcile()
+        world.source.holds("t", "c2", OPEN)
+        await world.drain()
+        assert await world.state() is RefState.MIGRATED
+
+    async def test_the_last_good_turn_before_a_head_that_was_linked_is_superseded(
+        self, world: World
+    ) -> None:
+        await frozen_with(world, "t")
+        await world.registry.register(ref("t", "c2"), finalized=False, issuance=False)
+        await world.migrates("t", "c2")
+        world.source.holds("t", "c2", OPEN)
+        report = await world.drain()
+        assert report.outcomes == {ReplayOutcome.SUPERSEDED: 1}
+        assert await world.state() is RefState.EXPIRED
 
     async def test_a_due_fallback_is_kept_for_the_next_open_head_as_well(
         self, world: World

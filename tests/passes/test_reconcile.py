@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from checkpointd.domain.errors import CheckpointExpiredError
+from checkpointd.domain.errors import CheckpointExpiredError, StoreRefusedError
 from checkpointd.domain.states import (
     CRASH_EXPIRY_REASON,
     ExpiryKind,
@@ -121,6 +121,22 @@ class TestOverdueRefs:
         assert await world.reconcile() == ["b/c1"]
         await world.store.write(lambda c: c.hset(key, "cc1", good))
         assert await world.reconcile() == ["a/c1"]
+
+    async def test_one_partition_that_fails_stops_no_other(self, world: World) -> None:
+        await open_refs(world, *many(20))
+        due_in, bad = world.expiry.due_in, world.store.keys.index("t-000")
+
+        async def fails_in_one(partition: int, **how: int) -> list[bytes]:
+            if partition == bad:
+                raise StoreRefusedError("look", "MISCONF")
+            return await due_in(partition, **how)
+
+        world.expiry.due_in = fails_in_one  # type: ignore[method-assign, assignment]
+        report = await world.reconciling().run()
+        others = [t for t in many(20) if world.store.keys.index(t) != bad]
+        assert len(report.expired) == len(others)
+        assert report.outcome is PassOutcome.ERROR
+        assert f"partition {bad}" in report.troubles[0]
 
     async def test_a_grace_that_is_not_positive_is_refused(self, world: World) -> None:
         with pytest.raises(ValueError, match="positive"):

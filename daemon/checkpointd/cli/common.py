@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console, RenderableType
 
-from checkpointd import app
+from checkpointd.app.rooms import Rooms, open_rooms
 from checkpointd.config import Settings, find_config, load_settings
 from checkpointd.domain.errors import CheckpointdError, StoreUnreachableError
 from checkpointd.registry.connect import where
@@ -75,7 +75,7 @@ class Asked:
 
     def within(
         self,
-        work: Callable[[app.Rooms], Awaitable[T]],
+        work: Callable[[Rooms], Awaitable[T]],
         *,
         found: bool = True,
         patience_s: float | None = None,
@@ -94,7 +94,7 @@ class Asked:
             try:
                 async with (
                     limit,
-                    app.open_rooms(settings, actor=self.who(), found=found) as rooms,
+                    open_rooms(settings, actor=self.who(), found=found) as rooms,
                 ):
                     return await work(rooms)
             except TimeoutError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.console import Group
 
-from checkpointd import app
+from checkpointd.app.rooms import Rooms
 from checkpointd.cli import tables
 from checkpointd.cli.common import Asked, CommandFailedError
 from checkpointd.cli.options import one_of, reason
@@ -37,7 +37,7 @@ def freeze(asked: Asked, reason: str, line: str) -> None:
     """
     lines = LINES[line]
 
-    async def work(rooms: app.Rooms) -> tuple[IssuanceFreeze, bool]:
+    async def work(rooms: Rooms) -> tuple[IssuanceFreeze, bool]:
         known = (await rooms.control.read()).freeze
         if known is None or set(known.lines) == set(lines):
             declared = await rooms.control.freeze(reason=reason, lines=lines, actor=rooms.actor)
@@ -171,7 +171,7 @@ def allow(asked: Asked, reason: str, count: int | None) -> None:
     """Let a held expiry go on."""
     grace = asked.settings().reconcile.grace
 
-    async def work(rooms: app.Rooms) -> tuple[int, int]:
+    async def work(rooms: Rooms) -> tuple[int, int]:
         _, overdue = await rooms.expiry.overdue(grace=grace, now=await rooms.store.now())
         wanted = count if count is not None else overdue
         if wanted:

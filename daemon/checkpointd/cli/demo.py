@@ -17,7 +17,10 @@ import click
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from checkpointd import app, sample
+from checkpointd import sample
+from checkpointd.app.crew import run_pass
+from checkpointd.app.daemon import Daemon
+from checkpointd.app.rooms import Rooms, open_rooms
 from checkpointd.cli import documents, tables
 from checkpointd.cli.common import Asked, CommandFailedError, console, show
 from checkpointd.cli.verbs import Verb, asks
@@ -120,19 +123,19 @@ async def play(directory: Path, stage: Stage) -> Played:
     database = sample.copy_to(directory)
     before = _fingerprint(database)
     settings = settings_for(directory, database)
-    async with app.open_rooms(settings, actor=ACTOR) as rooms:
+    async with open_rooms(settings, actor=ACTOR) as rooms:
         stage.says(f"A store of its own is up in {directory}, beside a copy of the sample.")
         stage.step("checkpointd once adopt", "read what the old format holds")
-        adopted = await app.run_pass(rooms, PassName.ADOPT)
+        adopted = await run_pass(rooms, PassName.ADOPT)
         stage.shows(adopted)
         stage.step("checkpointd once reconcile", "expire what a crash left half-written")
-        stage.shows(await app.run_pass(rooms, PassName.RECONCILE))
+        stage.shows(await run_pass(rooms, PassName.RECONCILE))
         stage.step("checkpointd freeze --reason demo", "nobody may issue in the old format now")
         await rooms.control.freeze(reason=ACTOR, lines=(WriterLine.LEGACY,), actor=ACTOR)
         stage.says("Legacy issuance is frozen in all partitions.")
         stage.step("checkpointd run --until drained", "replay the rest under leases")
         url = await _drained(settings, rooms, stage)
-        again = await app.run_pass(rooms, PassName.ADOPT)
+        again = await run_pass(rooms, PassName.ADOPT)
         if _fingerprint(database) != before:
             raise CommandFailedError("the sample was to be read only, and its bytes have changed")
         tally, _, _ = await rooms.status()
@@ -150,9 +153,9 @@ def _fingerprint(database: Path) -> str:
     return hashlib.sha256(database.read_bytes()).hexdigest()
 
 
-async def _drained(settings: Settings, rooms: app.Rooms, stage: Stage) -> str:
+async def _drained(settings: Settings, rooms: Rooms, stage: Stage) -> str:
     """Run the daemon until nothing is left to wait for; return where its metrics were."""
-    daemon = app.Daemon(
+    daemon = Daemon(
         settings,
         actor=ACTOR,
         on_started=lambda url: stage.says(f"It is watched at {url}/metrics while it runs."),
@@ -186,7 +189,7 @@ def _changes(report: documents.Report) -> int:
     return report.adopted + sum(report.outcomes.get(outcome, 0) for outcome in changed)
 
 
-async def _outcomes(rooms: app.Rooms) -> AsyncIterator[Outcome]:
+async def _outcomes(rooms: Rooms) -> AsyncIterator[Outcome]:
     """What became of each thread of the source, by its id."""
     source = await rooms.source()
     after: str | None = "" if source is not None else None
@@ -201,7 +204,7 @@ async def _outcomes(rooms: app.Rooms) -> AsyncIterator[Outcome]:
 
 
 async def _outcome(
-    rooms: app.Rooms, verdict: Verdict, head_id: str, records: tuple[RefRecord, ...]
+    rooms: Rooms, verdict: Verdict, head_id: str, records: tuple[RefRecord, ...]
 ) -> Outcome:
     head = next(record for record in records if record.ref.checkpoint_id == head_id)
     migrated = [record for record in records if record.state is RefState.MIGRATED]

@@ -16,7 +16,7 @@ import redis.exceptions as rx
 from rich.console import Group
 from rich.table import Table
 
-from checkpointd import app
+from checkpointd.app.rooms import Rooms, connecting, legacy_source
 from checkpointd.cli import checks, tables
 from checkpointd.cli.checks import Check, Verdict, cannot_say, fail, ok, warn
 from checkpointd.cli.common import Asked, Code
@@ -76,7 +76,7 @@ async def examine(settings: Settings, *, actor: str) -> list[Check]:
         async with _unclaimed(settings) as store:
             await store.ping()
             found += await _of_store(store, settings)
-            rooms = app.Rooms(settings, store, actor=actor)
+            rooms = Rooms(settings, store, actor=actor)
             meta = (await rooms.control.read()).raw
             found += await _of_registry(rooms, meta)
     except (StoreError, OSError) as error:
@@ -91,7 +91,7 @@ async def examine(settings: Settings, *, actor: str) -> list[Check]:
 async def _unclaimed(settings: Settings) -> AsyncIterator[Store]:
     """The store as it is, whoever's registry it holds: that is one of the questions."""
     server: EmbeddedServer | None = None
-    how = app.connecting(settings)
+    how = connecting(settings)
     if how.url.startswith(SCHEME):
         server = await EmbeddedServer.start(embedded_directory(how.url))
         how = replace(how, url=server.url, username=None, password=None)
@@ -191,7 +191,7 @@ async def quorum(settings: Settings) -> Check:
 # The registry in it ----------------------------------------------------------------------------
 
 
-async def _of_registry(rooms: app.Rooms, meta: Mapping[str, str]) -> list[Check]:
+async def _of_registry(rooms: Rooms, meta: Mapping[str, str]) -> list[Check]:
     settings, store = rooms.settings, rooms.store
     found = checks.registry(meta, settings)
     found.append(await _scripts(store))
@@ -226,7 +226,7 @@ async def _of_source(settings: Settings, *, accounted: str) -> Check:
     if not settings.source.url:
         return ok("source", "none is configured: only what applications register is drained.")
     try:
-        source = app.legacy_source(settings)
+        source = legacy_source(settings)
     except CheckpointdError as error:
         return fail("source", str(error))
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.live import Live
 
-from checkpointd import app
+from checkpointd.app.rooms import Rooms
 from checkpointd.cli import documents, reports, stories
 from checkpointd.cli.common import Asked, Code, console, show
 from checkpointd.cli.options import duration, moment, thread
@@ -81,7 +81,7 @@ def is_met(demand: timedelta | None, document: Mapping[str, Any]) -> bool:
     return datetime.fromisoformat(now) - datetime.fromisoformat(since) >= demand
 
 
-async def _status_of(rooms: app.Rooms) -> Status:
+async def _status_of(rooms: Rooms) -> Status:
     _, _, document = await rooms.status()
     return document
 
@@ -90,7 +90,7 @@ async def _status_of(rooms: app.Rooms) -> Status:
 
 
 def _watched(asked: Asked, demand: timedelta | None) -> Code:
-    async def watch(rooms: app.Rooms) -> Code:
+    async def watch(rooms: Rooms) -> Code:
         with _showing(asked) as draw:
             while True:
                 document = await _status_or_unknown(rooms)
@@ -105,7 +105,7 @@ def _watched(asked: Asked, demand: timedelta | None) -> Code:
         return Code.DONE if demand is None else Code.NOT_DRAINED
 
 
-async def _status_or_unknown(rooms: app.Rooms) -> Status:
+async def _status_or_unknown(rooms: Rooms) -> Status:
     """The status; ``unknown`` while the store cannot be reached, and the watch goes on."""
     try:
         return await _status_of(rooms)
@@ -135,7 +135,7 @@ def _showing(asked: Asked) -> Iterator[Callable[[Status], None]]:
 def explain(asked: Asked, thread_id: str) -> None:
     """What became of this conversation."""
 
-    async def work(rooms: app.Rooms) -> tuple[tuple[RefRecord, ...], AuditPage]:
+    async def work(rooms: Rooms) -> tuple[tuple[RefRecord, ...], AuditPage]:
         records = await rooms.registry.records_of(thread_id)
         return records, await rooms.operations.audit(thread=thread_id)
 

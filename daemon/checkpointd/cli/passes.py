@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from checkpointd import app
+from checkpointd.app.crew import run_pass, survey
 from checkpointd.cli import documents, reports
 from checkpointd.cli.common import Asked, Code
 from checkpointd.cli.options import dry_run, one_of
@@ -24,10 +24,10 @@ def once(asked: Asked, *, name: str, dry_run: bool) -> int:
     """
     which = PassName(name)
     if which is PassName.ADOPT and dry_run:
-        report: documents.Report = asked.awaited(app.survey(asked.settings()))
+        report: documents.Report = asked.awaited(survey(asked.settings()))
     else:
         report = asked.within(
-            lambda rooms: app.run_pass(rooms, which, dry_run=dry_run), found=not dry_run
+            lambda rooms: run_pass(rooms, which, dry_run=dry_run), found=not dry_run
         )
     asked.tell(
         documents.report_document(report),

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from checkpointd import app
+from checkpointd.app.rooms import Rooms
 from checkpointd.cli import documents, stories, tables
 from checkpointd.cli.common import Asked
 from checkpointd.cli.options import Decorator, dry_run, one_of, reason, thread
@@ -31,7 +31,7 @@ class Which:
     thread: str | None
     blocked_by: FailureReason | None
 
-    async def within(self, rooms: app.Rooms, state: RefState) -> list[RefRecord]:
+    async def within(self, rooms: Rooms, state: RefState) -> list[RefRecord]:
         """Those of them in this state, quarantined or waived."""
         found: AsyncIterator[RefRecord]
         if self.thread is not None:
@@ -135,7 +135,7 @@ def _decide(
         )
     which = _asked_for(thread, blocked_by)
 
-    async def work(rooms: app.Rooms) -> BulkResult:
+    async def work(rooms: Rooms) -> BulkResult:
         found = await which.within(rooms, state)
         if all_ and blocked_by is None and thread is None:
             _check_one_code(found)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from checkpointd import app
+from checkpointd.app.rooms import Rooms
 from checkpointd.cli import documents, stories, tables
 from checkpointd.cli.common import Asked, CommandFailedError
 from checkpointd.cli.options import checkpoint, dry_run, moment, one_of, reason, thread
@@ -50,7 +50,7 @@ def list_(asked: Asked, state: str | None, limit: int | None) -> None:
     """
     most = limit or (None if asked.as_json else LISTED)
 
-    async def work(rooms: app.Rooms) -> tuple[list[RefRecord], bool]:
+    async def work(rooms: Rooms) -> tuple[list[RefRecord], bool]:
         return await first(rooms.operations.in_state(RefState(state) if state else None), most)
 
     found, more = asked.within(work, found=False)
@@ -82,7 +82,7 @@ def show(asked: Asked, thread_id: str, checkpoint_id: str) -> None:
     Its state, why, since when and by whom; of a crash also the grace and the pass.
     """
 
-    async def work(rooms: app.Rooms) -> RefRecord:
+    async def work(rooms: Rooms) -> RefRecord:
         record = await rooms.registry.record_of(thread_id, checkpoint_id)
         if record is None:
             raise UnknownCheckpointError(thread_id, checkpoint_id)

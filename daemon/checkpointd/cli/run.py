@@ -10,7 +10,8 @@ from typing import Any
 import click
 from rich.console import Group, RenderableType
 
-from checkpointd import app
+from checkpointd.app.daemon import Daemon, Ended
+from checkpointd.app.rooms import Rooms
 from checkpointd.cli import reports, stories, tables
 from checkpointd.cli.common import Asked, Code
 from checkpointd.cli.options import duration
@@ -49,7 +50,7 @@ def run(asked: Asked, until: str | None, timeout: timedelta | None) -> int:
         raise click.UsageError("--timeout ends a wait, and --until drained is missing beside it")
     settings = asked.settings()
     logs.configure(level="debug" if asked.debug else settings.log.level, form=settings.log.format)
-    daemon = app.Daemon(settings, actor=asked.who(), reload=asked.settings)
+    daemon = Daemon(settings, actor=asked.who(), reload=asked.settings)
     ended = asyncio.run(daemon.run(until_drained=until is not None, give_up_after=timeout))
     if until is None:
         return Code.DONE
@@ -65,7 +66,7 @@ def _blocking(asked: Asked, status: Mapping[str, Any]) -> list[RefRecord]:
     if not status.get("blocked") or asked.as_json:
         return []
 
-    async def work(rooms: app.Rooms) -> list[RefRecord]:
+    async def work(rooms: Rooms) -> list[RefRecord]:
         found: list[RefRecord] = []
         async for record in rooms.operations.quarantined():
             found.append(record)
@@ -79,7 +80,7 @@ def _blocking(asked: Asked, status: Mapping[str, Any]) -> list[RefRecord]:
         return []
 
 
-def _page(ended: app.Ended, blocking: list[RefRecord]) -> Group:
+def _page(ended: Ended, blocking: list[RefRecord]) -> Group:
     parts: list[RenderableType] = []
     if ended.timed_out:
         parts.append(tables.Line("The time is over, and it is not drained."))

@@ -22,7 +22,7 @@ def to_us(moment: datetime) -> int:
 
 def from_us(us: int) -> datetime:
     """The aware UTC datetime of ``us`` microseconds since 1970."""
-    return EPOCH + timedelta(microseconds=us)
+    return EPOCH + timedelta(0, 0, us)
 
 
 def derived_id(*parts: object) -> str:
@@ -54,8 +54,10 @@ class CheckpointRef:
     def __post_init__(self) -> None:
         check_id(self.thread_id, what="thread_id")
         check_id(self.checkpoint_id, what="checkpoint_id")
-        object.__setattr__(self, "writer_line", WriterLine(self.writer_line))
-        to_us(self.created_at)
+        if type(self.writer_line) is not WriterLine:
+            object.__setattr__(self, "writer_line", WriterLine(self.writer_line))
+        if self.created_at.tzinfo is None:
+            to_us(self.created_at)
 
     @property
     def order(self) -> tuple[datetime, str]:

@@ -288,11 +288,11 @@ class Adopt:
         )
 
     async def _let_go_of_the_gone(self) -> None:
-        """Pauses whose thread the source has no more are never seen unchanged: let them end."""
+        """Pauses that the source has no more are never seen unchanged: let them end."""
         gone = [
             (thread, checkpoint)
             async for thread, checkpoint in self._books.held_pauses()
-            if await self._source.head(thread) is None
+            if await self._source.state(thread, checkpoint) is None
         ]
         for thread, checkpoint in gone:
             await self._books.let_go(thread, checkpoint)
@@ -406,15 +406,17 @@ def moved_on(
     A ref that the source does not show is left alone: its first checkpoint may be on its way,
     and if it never comes, the grace ends it.
     """
-    fallback = reading.ancestor.checkpoint_id if reading.ancestor else ""
+    stay = {reading.head.checkpoint_id}
+    if reading.ancestor is not None:
+        stay.add(reading.ancestor.checkpoint_id)
     head = records.get(reading.head.checkpoint_id)
     if head is not None and head.state is RefState.EXPIRED and not reading.head.verdict.is_settled:
-        fallback = head.fallback
+        stay.add(head.fallback)
     return tuple(
         old
         for old, record in records.items()
         if old in sketch.checkpoint_ids
-        and old not in (reading.head.checkpoint_id, fallback)
+        and old not in stay
         and record.ref.writer_line is WriterLine.LEGACY
         and record.state in UNFINISHED
     )

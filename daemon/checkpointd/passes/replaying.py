@@ -213,8 +213,8 @@ class Replaying:
     ) -> _Prepared:
         """The thread has moved on: register its new head and expire this ref, in one script.
 
-        Where the new head is open and this ref is the last good turn before it, the ref is
-        given back instead, to stand in for that head should it expire.
+        Where this ref is the last good turn before that head, and the head is open or has
+        expired, the ref is given back instead, to stand in for it.
         """
         guard.check()
         settled = head.verdict in (Verdict.CLOSED, Verdict.UNREADABLE)
@@ -228,7 +228,7 @@ class Replaying:
         )
         if adopted.word == "stale":
             raise LeaseLostError(lease.name, lease.fence)
-        if ancestor is not None and ancestor.checkpoint_id == lease.checkpoint_id:
+        if adopted.superseded == 0:
             return _Prepared(given_back=True)
         return _Prepared(outcome=ReplayOutcome.SUPERSEDED)
 

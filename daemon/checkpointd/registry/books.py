@@ -187,7 +187,7 @@ class AdoptionBooks:
         return found
 
     async def let_go(self, thread_id: str, checkpoint_id: str) -> bool:
-        """End a pause's wait, since its thread is gone; ``False`` if it did not wait."""
+        """End a pause's wait, since the source has it no more; ``False`` if it did not wait."""
         reply = await self._store.on_thread(
             "let_go", thread_id, thread_id, checkpoint_id, self._actor
         )

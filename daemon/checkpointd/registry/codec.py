@@ -8,6 +8,7 @@ version of the layout. ``lua/prelude.lua`` names the same fields in the same ord
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from checkpointd.domain.errors import CorruptRecordError
@@ -186,8 +187,14 @@ def _ref(thread_id: str, checkpoint_id: str, fields: list[str]) -> CheckpointRef
         finalized=state != "o" and not (expired and opened),
         expired=expired,
         expired_reason=reason if expired else "",
-        expired_at=from_us(int(changed)) if expired and changed else None,
+        expired_at=_moment(changed) if expired and changed else None,
     )
+
+
+@lru_cache(maxsize=64)
+def _moment(us: str) -> datetime:
+    """A time that many records share, since one script changed them."""
+    return from_us(int(us))
 
 
 def _link(thread_id: str, checkpoint_id: str, fields: list[str]) -> MigrationLink | None:

@@ -13,7 +13,7 @@ from checkpointd.registry.codec import clean, decode_ref, microseconds
 from checkpointd.registry.keys import split_member
 from checkpointd.registry.store import Store
 
-BATCH = 500
+BATCH = 250
 """Refs in one script: a few milliseconds of the store's time."""
 
 HEARTBEAT_GAP = timedelta(minutes=10)

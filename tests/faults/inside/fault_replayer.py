@@ -59,7 +59,9 @@ class FaultReplayer:
         elif first and "hang" in words:
             await asyncio.Event().wait()
         else:
-            await asyncio.sleep(0.02 + (0.9 if "slow" in words else 0.15) * draw)
+            # Later attempts take longer: what an earlier one left on its way arrives during them.
+            slow = "slow" in words or not first
+            await asyncio.sleep(0.02 + (0.9 if slow else 0.15) * draw)
         if first and "permanent" in words:
             raise PermanentReplayError("other", f"fence {request.fence}")
         if first and "transient" in words:

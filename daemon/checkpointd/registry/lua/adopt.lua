@@ -79,34 +79,46 @@ elseif rec[STATE] == 'p' or rec[STATE] == 'r' then
   end
 end
 
-if not settled and rec[STATE] == 'o' and ARGV[13] ~= '' then
-  local ancestor, trouble = load_record(thread_key, ARGV[13])
+-- An open head has its fallback under a hold; of one that expired it is due, also where nobody
+-- knew of it then.
+local kept = ''
+if not settled and ARGV[13] ~= '' and rec[LINE] == 'l'
+    and (rec[STATE] == 'o' or (rec[STATE] == 'e' and rec[EXPIRY_KIND] ~= 's')) then
+  kept = ARGV[13]
+  local hold = rec[STATE] == 'o' and 'f' or ''
+  local ancestor, trouble = load_record(thread_key, kept)
   if not ancestor and not trouble then
     ancestor = fresh_record('l', ARGV[14])
-    ancestor[HOLD], ancestor[STANDS_IN_FOR] = 'f', head
+    ancestor[HOLD], ancestor[STANDS_IN_FOR] = hold, head
     keep_boundary(ancestor, ARGV[15], ARGV[16], ARGV[17])
     count_birth(ARGV[14])
-    shift(thread_key, thread, ARGV[13], ancestor, 'p', 0, actor, 'ref_adopted', '')
+    shift(thread_key, thread, kept, ancestor, 'p', now_us(), actor, 'ref_adopted', '')
     new_fallback = 1
   elseif ancestor and ancestor[LINE] == 'l' then
     local to = ancestor[STATE]
     if to == 'o' then
       -- Its writer never said that it was whole; the source shows that it is.
       to, ancestor[OPENED] = 'p', ''
-    elseif to == 'x' and ARGV[12] ~= '' and ARGV[11] == ARGV[13] then
+    elseif to == 'x' and ARGV[12] ~= '' and ARGV[11] == kept then
       local attempts = math.max(0, (tonumber(ancestor[ATTEMPTS]) or 0) - 1)
       ancestor[ATTEMPTS], ancestor[LEASE] = attempts > 0 and integer(attempts) or '', ''
       to = attempts > 0 and 'r' or 'p'
       redis.call('DEL', KEYS[9])
     end
-    if (to == 'p' or to == 'r') and (ancestor[HOLD] ~= 'f' or ancestor[STANDS_IN_FOR] ~= head) then
-      ancestor[HOLD], ancestor[STANDS_IN_FOR] = 'f', head
-      if ancestor[BOUNDARY] == '' then keep_boundary(ancestor, ARGV[15], ARGV[16], ARGV[17]) end
-      shift(thread_key, thread, ARGV[13], ancestor, to, 0, actor, 'ref_held', ancestor[CODE])
+    if to == 'p' or to == 'r' then
+      if to ~= ancestor[STATE] or ancestor[HOLD] ~= hold or ancestor[STANDS_IN_FOR] ~= head then
+        ancestor[HOLD], ancestor[STANDS_IN_FOR] = hold, head
+        if ancestor[BOUNDARY] == '' then keep_boundary(ancestor, ARGV[15], ARGV[16], ARGV[17]) end
+        shift(thread_key, thread, kept, ancestor, to, now_us(), actor,
+          hold == '' and 'ref_made_due' or 'ref_held', ancestor[CODE])
+      end
+    elseif to == 'q' and ancestor[STANDS_IN_FOR] ~= head then
+      ancestor[STANDS_IN_FOR] = head
+      store(thread_key, kept, ancestor)
     end
   end
-  if rec[FALLBACK] ~= ARGV[13] then
-    rec[FALLBACK] = ARGV[13]
+  if rec[FALLBACK] ~= kept then
+    rec[FALLBACK] = kept
     store(thread_key, head, rec)
   end
 end
@@ -115,7 +127,7 @@ local superseded = 0
 for i = 18, #ARGV do
   local id, lease_key = ARGV[i], KEYS[i - 8]
   local old = load_record(thread_key, id)
-  if old and id ~= head and id ~= ARGV[13] and old[LINE] == 'l' and UNFINISHED[old[STATE]] then
+  if old and id ~= head and id ~= kept and old[LINE] == 'l' and UNFINISHED[old[STATE]] then
     redis.call('DEL', lease_key)
     expire_record(thread_key, thread, id, old, 's', SUPERSEDED, actor, '')
     superseded = superseded + 1

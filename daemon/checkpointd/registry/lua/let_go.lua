@@ -1,10 +1,10 @@
--- let_go: end the hold of a pause that no scan will confirm, since its thread is gone.
+-- let_go: end the hold of a pause that no scan will confirm, since the source has it no more.
 --
 -- KEYS[1..7]  the partition's, as in the prelude
 -- KEYS[8]  hash   the thread
 -- ARGV[1]  string thread id     ARGV[2]  string checkpoint id     ARGV[3]  string actor
 --
--- Returns  'due'    the drain may claim it, and finds for itself that it is absent
+-- Returns  'due'    the drain may claim it, and finds for itself what became of it
 --          'other'  not under such a hold: nothing was written
 --
 -- One script, since a scan may supersede it between a look and the write.

@@ -13,6 +13,9 @@ local rec = load_record(KEYS[8], ARGV[2])
 if not rec or rec[STATE] ~= 'q' or (ARGV[5] ~= '' and rec[CODE] ~= ARGV[5]) then return 'other' end
 local was_code = rec[CODE]
 rec[CODE], rec[REASON], rec[ATTEMPTS], rec[LEASE], rec[HOLD] = '', ARGV[3], '', '', ''
+-- The fallback of a head that may be running waits for that head's end as any fallback does.
+local head = rec[STANDS_IN_FOR] ~= '' and load_record(KEYS[8], rec[STANDS_IN_FOR])
+if head and head[STATE] == 'o' then rec[HOLD] = 'f' end
 shift(KEYS[8], ARGV[1], ARGV[2], rec, 'p', now_us(), ARGV[4], 'quarantine_released', was_code)
 settle()
 return 'released'
