@@ -22,16 +22,21 @@ Fault = Callable[[], Awaitable[bool]]
 
 AT_ONCE = 3
 
-LATE_STEPS = (
-    ("commit", "renew", "release"),
-    ("fail",),
-    ("fail", "renew", "release"),
-    ("expire_overdue",),
-    ("claim",),
-    ("release",),
-    ("adopt",),
+LATE_STEPS: tuple[tuple[int, float, tuple[str, ...]], ...] = (
+    # As many as all others: what it guards against is the narrowest to meet, since another must
+    # have claimed the ref and be at work on it just then.
+    (6, 1.1, ("commit", "renew", "release")),
+    (1, 0.3, ("fail",)),
+    (1, 1.1, ("fail", "renew", "release")),
+    (1, 0.3, ("expire_overdue",)),
+    (1, 0.3, ("claim",)),
+    (1, 0.3, ("release",)),
+    (1, 0.3, ("adopt",)),
 )
-"""Scripts that are late together, while all others pass: what one step alone may meet."""
+"""Weight, least delay in TTLs, and the scripts that are late while all others pass: what one step
+alone may meet."""
+
+MOST_LATE = 1.7
 
 
 def marks_of(script: str) -> tuple[bytes, bytes]:
@@ -178,14 +183,14 @@ class Storm:
 
     async def _late(self) -> bool:
         # Until another may have claimed what this replica holds, and is at work on it.
-        return await self._weather(Weather.LATE, 1.1 * self._ttl_s, 1.7 * self._ttl_s)
+        return await self._weather(Weather.LATE, 1.1 * self._ttl_s, MOST_LATE * self._ttl_s)
 
     async def _late_steps(self) -> bool:
-        late = self._rng.choice(LATE_STEPS)
+        _, least, late = self._rng.choices(LATE_STEPS, [weight for weight, *_ in LATE_STEPS])[0]
         return await self._weather(
             Weather.LATE,
-            0.3 * self._ttl_s,
-            1.7 * self._ttl_s,
+            least * self._ttl_s,
+            MOST_LATE * self._ttl_s,
             only=tuple(marker for script in late for marker in marks_of(script)),
         )
 

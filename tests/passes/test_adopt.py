@@ -436,6 +436,29 @@ class TestFallbacks:
         await world.drain()
         assert await world.state() is RefState.MIGRATED
 
+    async def test_a_superseded_one_is_reinstated_when_its_successor_is_left_unfinished(
+        self, world: World
+    ) -> None:
+        """What becomes of a thread must not hang on how often it was looked at."""
+        world.source.holds("t", "c1")
+        await world.adopt()
+        world.source.holds("t", "c2", PAUSED)
+        await world.adopt()
+        assert await world.state() is RefState.EXPIRED
+        world.source.turns("t", OPEN)  # the pause was answered, and the answer's turn crashed
+        world.source.holds("t", "c3", OPEN)
+        await world.adopt()
+        record = await world.record()
+        assert (record.state, record.hold, record.reason) == (
+            RefState.PENDING,
+            Hold.FALLBACK,
+            "",
+        )
+        assert await world.reconcile() == ["t/c3"]
+        await world.freeze()
+        await world.drain()
+        assert await world.state() is RefState.MIGRATED
+
     async def test_an_open_kernel_head_takes_no_legacy_ref_for_its_fallback(
         self, world: World
     ) -> None:

@@ -361,12 +361,12 @@ class TestDyingOwners:
         taken = brief.drawn([("t", "c1")])
         await brief.claim(partition, taken, most=1, max_attempts=ATTEMPTS)
 
-        async def is_due() -> bool:
-            return bool((await world.ledger.peek(partition, 1)).due)
+        async def is_migrated_by_another() -> bool:
+            await world.drain()
+            return await world.state() is RefState.MIGRATED
 
-        await until(is_due)
-        await world.drain()
-        assert await world.state() is RefState.MIGRATED
+        await until(is_migrated_by_another)
+        assert [end.attempt for end in world.ends] == [2]
 
     async def test_a_lost_lease_stops_the_replay_and_its_result_is_thrown_away(
         self, world: World

@@ -194,12 +194,20 @@ class StoreUnreachableError(StoreError, ConnectionError):
 
 
 class StoreRefusedError(StoreError):
-    """The store answered, and its answer is no."""
+    """The store answered, and its answer is no: nothing was written.
+
+    ``word`` is the store's own, empty where the refusal is about this one command;
+    ``transient`` says whether it passes by itself.
+    """
 
     def __init__(self, what: str, why: str) -> None:
         self.what = what
         self.why = why
-        super().__init__(f"the store refused to {what}: {why}")
+        refusal = refusal_of(why)
+        self.word = refusal.word
+        self.transient = refusal.transient
+        told = f"{refusal.word}: {refusal.meaning}" if refusal.word else why
+        super().__init__(f"the store refused to {what}: {told}")
 
 
 class WrongStoreError(StoreError):

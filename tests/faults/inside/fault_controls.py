@@ -8,38 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import cache
 
 GUARDS: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
     "commit_lease": {
-        "commit": (
-            ("if redis.call('GET', KEYS[9]) ~= ARGV[3] then return {'stale', ''} end", ""),
-        )
+        "commit": ((r"if (redis\.)?call\('GET', \S+\) ~= \S+ then return \{'stale', ''\} end", ""),)
     },
-    "fail_fence": {"fail": (("if value ~= ARGV[3] then", "if false then"),)},
+    "fail_fence": {"fail": ((r"if value ~= \S+ then", "if false then"),)},
     "expire_finalized": {
         "expire_overdue": (
-            ("elseif rec[STATE] ~= 'o' then", "elseif false then"),
-            ("tonumber(rec[OPENED]) <", "(tonumber(rec[OPENED]) or tonumber(rec[CREATED])) <"),
+            (r"elseif rec\[STATE\] ~= 'o' then", "elseif false then"),
+            (
+                r"tonumber\(rec\[OPENED\]\) <",
+                "(tonumber(rec[OPENED]) or tonumber(rec[CREATED])) <",
+            ),
         )
     },
-    "expired_counter": {"*": (("count('expired:' .. KIND[kind], 1)", ""),)},
+    "expired_counter": {"prelude": ((r"count\('expired:' \.\. KIND\[kind\], 1\)", ""),)},
     "state_counter": {
-        "*": (
+        "prelude": (
             (
-                "states[to] = (states[to] or 0) + 1",
+                r"states\[to\] = \(states\[to\] or 0\) \+ 1",
                 "if to ~= 'm' then states[to] = (states[to] or 0) + 1 end",
             ),
         )
     },
     "thaw_epoch": {
-        "control_copy": (
-            ("if tonumber(copy[1] or '-1') >= tonumber(ARGV[1]) then return 'known' end", ""),
-        )
+        "control_copy": ((r"if tonumber\(copy\[1\] .*? then return 'known' end", ""),)
     },
 }
-"""Guard -> script (``*`` is every script of a partition) -> texts and what takes their place."""
+"""Guard -> script, or the prelude of all scripts of a partition -> patterns and their replacements."""
 
 
 def install(guard: str) -> None:
@@ -52,16 +52,19 @@ def install(guard: str) -> None:
     @cache
     def without(name: str) -> tuple[str, str]:
         text, sha = original(name)
-        wanted = changes.get(name, changes.get("*", ()))
-        if name not in changes and not any(old in text for old, _ in wanted):
+        is_of_a_partition = text.startswith("-- prelude:")
+        wanted = changes.get("prelude" if is_of_a_partition else "", ()) or changes.get(name, ())
+        if not wanted:
             return text, sha
-        for old, new in wanted:
-            if text.count(old) != 1:
-                raise LookupError(f"the guard {guard} is not in {name}.lua as {old!r}")
-            text = text.replace(old, new)
+        for pattern, new in wanted:
+            text, found = re.subn(pattern, lambda _, new=new: new, text)
+            if found != 1:
+                raise LookupError(f"the guard {guard} is {found} times in {name}.lua: {pattern}")
         return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    scripts.source_of = without  # type: ignore[assignment]
+    for name in changes:
+        without("commit" if name == "prelude" else name)
+    scripts.source_of = without
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@
 --          'new', 'closed' (its window was open, or it had expired though its writer ran on),
 --          'unchanged', 'stale' (the guarding lease is not held: nothing was written), 'corrupt'
 --
--- A fallback that is the ref whose lease guards this is given back under its hold: a drain that
+-- A fallback that had been superseded is reinstated: what becomes of a thread must not hang on
+-- when it was looked at. A fallback that is the ref whose lease guards this is given back under its hold: a drain that
 -- meets a newer open head must not take its last good turn away.
 --
 -- One script, since a head and what it supersedes or falls back to must change together.
@@ -96,7 +97,12 @@ if not settled and ARGV[13] ~= '' and rec[LINE] == 'l'
     new_fallback = 1
   elseif ancestor and ancestor[LINE] == 'l' then
     local to = ancestor[STATE]
-    if to == 'o' then
+    if to == 'e' and ancestor[EXPIRY_KIND] == 's' then
+      -- The thread had moved on from it to a turn that was left unfinished: it is the last good
+      -- one again, as it would be had nobody looked in between.
+      to, ancestor[REASON], ancestor[EXPIRY_KIND], ancestor[OPENED] = 'p', '', '', ''
+      count_birth(ancestor[CREATED])
+    elseif to == 'o' then
       -- Its writer never said that it was whole; the source shows that it is.
       to, ancestor[OPENED] = 'p', ''
     elseif to == 'x' and ARGV[12] ~= '' and ARGV[11] == kept then
