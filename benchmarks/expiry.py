@@ -29,21 +29,18 @@ SLOW_US = 500
 """What the server logs as slow: every script of a whole batch, and nothing that loads."""
 
 BARE = """
-local answers, at = {}, redis.call('TIME')
-local expired = 'expired ' .. at[1] .. '.' .. at[2] .. ' ' .. ARGV[#ARGV]
+local done = 0
 for i = 2, #KEYS do
   if redis.call('HGET', KEYS[i], 'state') == 'open' then
-    redis.call('HSET', KEYS[i], 'state', expired)
+    redis.call('HSET', KEYS[i], 'state', 'expired')
     redis.call('ZREM', KEYS[1], ARGV[i - 1])
-    answers[#answers + 1] = 'expired'
-  else
-    answers[#answers + 1] = 'closed'
+    done = done + 1
   end
 end
-return answers
+return done
 """
-"""A peek's members, checked and set, with the reason and the time that an expiry has to record, and
-said which. No layout, counter, audit, brake, second sending or report."""
+"""A peek's members, checked and set, and nothing of ours: no reason, time, counter or audit, and
+no word on which of them it was."""
 
 
 class Registry:
@@ -155,10 +152,9 @@ class Bare:
                 if not members:
                     break
                 threads = [b"{%d}:%s" % (partition, m) for m in members]
-                answers = await self.client.evalsha(
-                    sha, 1 + len(threads), index, *threads, *members, CRASH_EXPIRY_REASON
+                done += await self.client.evalsha(
+                    sha, 1 + len(threads), index, *threads, *members
                 )
-                done += answers.count(b"expired")
                 if len(members) < BATCH:
                     break
         took_s = time.perf_counter() - began
@@ -190,7 +186,8 @@ async def measured(path: str, *, rounds: int, large: int = SETTLED * TIMES) -> l
             },
             rounds=rounds,
         )
-        shares = ratios(took["bare"], took["steps"])
+        shares = ratios(took["bare"], took["pass"])
+        steps = ratios(took["bare"], took["steps"])
         growth = ratios(took["large"], took["pass"])
         seen = [ms for _ in range(3) for ms in await small.script_times(40 * BATCH)]
         with client_of(path) as client:
@@ -210,16 +207,17 @@ async def measured(path: str, *, rounds: int, large: int = SETTLED * TIMES) -> l
     rate = {name: round(REFS / median(times)) for name, times in took.items()}
     return [
         Figure(
-            name="expiry, peek and script, counters and audit on, as a share of the bare script's rate",
+            name="expiry, a whole pass with its report, as a share of the bare script's rate",
             value=median(shares),
             keeps=">=",
             target=0.5,
             unit="x",
             rounds=shares,
             facts={
-                "refs_a_second": rate["steps"],
+                "refs_a_second": rate["pass"],
                 "bare_refs_a_second": rate["bare"],
-                "whole_pass_with_its_report_refs_a_second": rate["pass"],
+                "peeks_and_scripts_alone_refs_a_second": rate["steps"],
+                "peeks_and_scripts_alone_share": round(median(steps), 3),
             },
         ),
         Figure(

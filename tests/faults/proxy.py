@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
 from enum import StrEnum
 
 CHUNK = 65536
+LATE_SPREAD_S = 1.0
+"""Late requests do not all come at once: one of those sent again and again meets its moment."""
 
 
 class Weather(StrEnum):
@@ -29,8 +32,9 @@ class Weather(StrEnum):
 class Proxy:
     """Listens on a port of its own and forwards to a Unix socket."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, seed: int = 0) -> None:
         self._upstream = upstream
+        self._rng = random.Random(seed)  # noqa: S311 - repeats a run, guards nothing
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
@@ -130,6 +134,7 @@ class Proxy:
                 if self.weather is Weather.LATE and self._is_meant(chunk):
                     self.held_back += 1
                     await self._cleared.wait()
+                    await asyncio.sleep(self._rng.uniform(0, LATE_SPREAD_S))
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 to_store.write(chunk)

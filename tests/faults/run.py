@@ -149,7 +149,7 @@ class Run:
         self.server.start()
         try:
             for n in range(self.plan.workers + 2):
-                proxy = Proxy(self.server.path)
+                proxy = Proxy(self.server.path, seed=self.plan.seed + n)
                 await proxy.start()
                 self.proxies.append(proxy)
                 if n < self.plan.workers:

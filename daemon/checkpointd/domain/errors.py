@@ -10,6 +10,8 @@ from datetime import datetime
 
 from typing_extensions import override
 
+from checkpointd.domain.refusals import refusal_of
+
 
 def shortened(text: object, limit: int = 80) -> str:
     """``text`` as a quoted, printable word of bounded length, for use in a sentence."""
@@ -206,7 +208,10 @@ class StoreRefusedError(StoreError):
         refusal = refusal_of(why)
         self.word = refusal.word
         self.transient = refusal.transient
-        told = f"{refusal.word}: {refusal.meaning}" if refusal.word else why
+        told = why
+        if refusal.word:
+            told = f"{refusal.word}: {refusal.meaning}"
+            told += "" if refusal.transient or why == refusal.word else f" ({why})"
         super().__init__(f"the store refused to {what}: {told}")
 
 
