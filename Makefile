@@ -55,9 +55,16 @@ $(BIN)/python:
 # Each stamp is one set of packages; it is made anew when pyproject.toml changes.
 $(VENV)/.run: EXTRAS = embedded,langgraph
 $(VENV)/.dev: EXTRAS = dev
-$(VENV)/.bench: EXTRAS = dev,bench
 
-$(VENV)/.run $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
+$(VENV)/.run $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing checkpointd[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# arq asks for an older redis-py than the daemon, so it gets an environment of its own.
+$(VENV)/.bench: | $(VENV)/.dev
+	@echo "installing arq into $(VENV)/arq"
+	@$(BIN)/python -m venv --clear $(VENV)/arq >/dev/null 2>&1 \
+		|| $(BIN)/python -m venv --clear --without-pip $(VENV)/arq
+	@$(subst $(BIN)/,$(VENV)/arq/bin/,$(INSTALL)) 'arq==0.28.0'
 	@touch $@

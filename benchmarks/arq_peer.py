@@ -16,10 +16,10 @@ import json
 import time
 from typing import Any
 
-import arq
+import arq  # type: ignore[import-not-found] # in its own environment alone
 import redis
-from arq.connections import RedisSettings, create_pool
-from arq.worker import Worker, func
+from arq.connections import RedisSettings, create_pool  # type: ignore[import-not-found]
+from arq.worker import Worker, func  # type: ignore[import-not-found]
 
 LOCK_S = 15
 

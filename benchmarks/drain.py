@@ -172,6 +172,7 @@ async def measured(path: str, *, rounds: int) -> list[Figure]:
                 "arq_jobs_alone_a_second": round(jobs_alone),
                 "arq_at_its_defaults_a_second": round(unset),
                 "arq": peer.told["arq"],
+                "log_level": "warning",
             },
         ),
         Figure(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import redis.asyncio as aioredis
 
@@ -18,6 +19,7 @@ from checkpointd.passes.reconcile import Reconcile
 from checkpointd.registry.control import Control
 from checkpointd.registry.expiry import BATCH, Expiry
 from checkpointd.registry.keys import split_member
+from checkpointd.registry.scripts import Arg
 from checkpointd.registry.store import Store
 
 REFS = 10_000
@@ -97,7 +99,7 @@ class Registry:
                     if not members:
                         break
                     threads = [store.keys.thread(split_member(m)[0]) for m in members]
-                    args = [grace_us, "bench", CRASH_EXPIRY_REASON, *members]
+                    args: list[Arg] = [grace_us, "bench", CRASH_EXPIRY_REASON, *members]
                     answers = await store.at(partition, "expire_overdue", threads, args)
                     done += sum(answer[:1] == b"1" for answer in answers)
                     if len(members) < BATCH:
@@ -148,13 +150,13 @@ class Bare:
         for partition in range(self.partitions):
             index = f"{{{partition}}}:open"
             while True:
-                members = await self.client.zrangebyscore(index, "-inf", 1, start=0, num=BATCH)
+                members: list[Any] = await self.client.zrangebyscore(
+                    index, "-inf", 1, start=0, num=BATCH
+                )
                 if not members:
                     break
-                threads = [b"{%d}:%s" % (partition, m) for m in members]
-                done += await self.client.evalsha(
-                    sha, 1 + len(threads), index, *threads, *members
-                )
+                threads = [f"{{{partition}}}:{m.decode()}" for m in members]
+                done += await self.client.evalsha(sha, 1 + len(threads), index, *threads, *members)
                 if len(members) < BATCH:
                     break
         took_s = time.perf_counter() - began
@@ -221,17 +223,16 @@ async def measured(path: str, *, rounds: int, large: int = SETTLED * TIMES) -> l
             },
         ),
         Figure(
-            name=f"p99 of an expiry script of {BATCH} refs, at its caller",
-            value=quantile(seen, 0.99),
+            name=f"p99 of an expiry script of {BATCH} refs, in the server (its slow log)",
+            value=quantile(inside, 0.99),
             keeps="<",
             target=5.0,
             unit="ms",
-            rounds=[median(seen), max(seen)],
+            rounds=[median(inside), max(inside)],
             facts={
-                "scripts": len(seen),
-                "in_the_server_median_ms": round(median(inside), 3),
-                "in_the_server_p99_ms": round(quantile(inside, 0.99), 3),
-                "in_the_server_scripts": len(inside),
+                "scripts": len(inside),
+                "at_the_caller_median_ms": round(median(seen), 3),
+                "at_the_caller_p99_ms": round(quantile(seen, 0.99), 3),
             },
         ),
         Figure(

@@ -177,7 +177,7 @@ def _links(rows: Mapping[Name, Row]) -> Iterable[str]:
                 yield f"link: {name} became {row.became!a}, which is {other.line} {other.word}"
             elif other.replay_of != name.checkpoint:
                 yield f"link: {name} became {row.became!a}, a replay of {other.replay_of!a}"
-            elif other.created != row.created:
+            elif row.lease and other.created != row.created:  # linked by a commit, not by hand
                 yield f"link: {name} became younger or older than it was"
         elif row.became:
             yield f"link: {name} is {row.word} and has a link"

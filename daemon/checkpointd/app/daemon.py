@@ -16,7 +16,7 @@ from checkpointd import __version__
 from checkpointd.app.crew import CENSUS_EVERY, Crew, Report, note_pass
 from checkpointd.app.rooms import open_rooms
 from checkpointd.config import Settings, reloadable_changes
-from checkpointd.domain.drain import DrainRules, assess, only_operator_can_help, unfinished
+from checkpointd.domain.drain import DrainRules, assess, is_frozen, only_operator_can_help, unfinished
 from checkpointd.domain.errors import ConfigError, StoreError
 from checkpointd.domain.reports import (
     AdoptReport,
@@ -250,7 +250,7 @@ class Daemon:
         self._recorder.leases_held(len(self._crew.draining.keeper))
         self._document = status_document(report.tally, report.status, self._passes_ran)
         self._on_census(report.tally, report.status)
-        if unfinished(report.tally):
+        if is_frozen(report.tally) and unfinished(report.tally):
             self._crew.drain.wake()
         if not self._until or self._ended is not None:
             return

@@ -18,17 +18,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import redis.asyncio as aioredis
 import redis.exceptions as rx
 from redis.commands import AsyncCoreCommands
 from redis.crc import key_slot
+from typing_extensions import override
 
 Address = tuple[str, int]
 Command = tuple[Any, ...]
 NodeMaker = Callable[[Address], aioredis.Redis]
+
+SLOTS = 16384
 
 KEYLESS = frozenset({"TIME", "INFO", "PING", "ACL", "CONFIG", "CLUSTER", "COMMAND", "CLIENT"})
 
@@ -42,25 +45,30 @@ NOT_DONE_YET = (rx.TryAgainError, rx.ClusterDownError, rx.ReadOnlyError)
 LOST = (rx.ConnectionError, rx.TimeoutError, OSError, TimeoutError)
 
 
-class Cluster(AsyncCoreCommands):
+class Cluster(AsyncCoreCommands):  # the commands by name; all end in ``execute_command``
     """Sends commands where they belong. All keys of a command share a slot.
 
     ``seeds`` are asked for the map while no node of it answers; ``node`` makes the client of one
     node; ``retries`` is how often a command that got no answer is sent again.
     """
 
+    _event_dispatcher: Any = None  # the commands declare it, and none that is used here asks it
+
     def __init__(self, seeds: Sequence[Address], node: NodeMaker, *, retries: int) -> None:
         self._seeds = tuple(seeds)
         self._make = node
         self._retries = retries
         self._nodes: dict[Address, aioredis.Redis] = {}
-        self._owners: list[Address] = []
-        """The primary of each slot; empty until the map was read."""
+        self._owners: list[Address | None] = []
+        """The primary of each slot, ``None`` if no node serves it; empty until the map was read."""
+        self._silent: set[Address] = set()
+        """Nodes that did not answer since the map was read."""
         self._stale = True
         self._reading: asyncio.Task[None] | None = None
 
     # Commands ------------------------------------------------------------------------------------
 
+    @override
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """One command's reply. ``target_nodes`` is not needed and not heeded."""
         options.pop("target_nodes", None)
@@ -109,7 +117,11 @@ class Cluster(AsyncCoreCommands):
     ) -> None:
         lots: dict[Address, list[int]] = {}
         for i in left:
-            lots.setdefault(asking.get(i) or self._owner(commands[i]), []).append(i)
+            address = asking.get(i) or self._owner(commands[i])
+            if address is None:
+                replies[i] = rx.ClusterDownError("no node serves this slot")
+            else:
+                lots.setdefault(address, []).append(i)
         answers = await asyncio.gather(
             *(
                 self._ask(address, [commands[i] for i in lot], [i in asking for i in lot], options)
@@ -131,7 +143,7 @@ class Cluster(AsyncCoreCommands):
         client = self._node(address)
         try:
             if len(commands) == 1 and not asking[0]:
-                return [await client.execute_command(*commands[0], **options)]
+                return [await _sent(client, *commands[0], **options)]
             async with client.pipeline(transaction=False) as pipe:
                 for command, first in zip(commands, asking, strict=True):
                     if first:
@@ -139,6 +151,8 @@ class Cluster(AsyncCoreCommands):
                     pipe.execute_command(*command, **options)
                 got = iter(await pipe.execute(raise_on_error=False))
         except (rx.RedisError, *LOST) as error:
+            if _is_lost(error):
+                self._silent.add(address)
             return [error for _ in commands]
         return [(next(got), next(got))[1] if first else next(got) for first in asking]
 
@@ -150,17 +164,16 @@ class Cluster(AsyncCoreCommands):
         for i in left:
             reply = replies[i]
             if isinstance(reply, rx.MovedError):
-                self._stale = True
-                if self._owners:
-                    self._owners[reply.slot_id] = (reply.host, reply.port)
+                # Just this slot: a map read now may come from a node that has not heard of it.
+                self._owners[reply.slot_id] = (reply.host, reply.port)
             elif isinstance(reply, rx.AskError):
                 asking[i] = (reply.host, reply.port)
         return asking
 
-    def _owner(self, command: Command) -> Address:
+    def _owner(self, command: Command) -> Address | None:
         name = str(command[0]).split(" ", 1)[0]
         if name in KEYLESS:
-            return random.choice(self._owners)  # noqa: S311 - any will do
+            return random.choice(self.primaries)  # noqa: S311 - any will do
         key = command[3] if name in ("EVAL", "EVALSHA") else command[1]
         return self._owners[key_slot(key if isinstance(key, bytes) else str(key).encode())]
 
@@ -169,7 +182,7 @@ class Cluster(AsyncCoreCommands):
     @property
     def primaries(self) -> tuple[Address, ...]:
         """Each node that serves slots, once."""
-        return tuple(dict.fromkeys(self._owners))
+        return tuple(dict.fromkeys(owner for owner in self._owners if owner))
 
     async def _know(self) -> None:
         """Read the map if it is not known or doubted; one reading serves all who wait."""
@@ -177,29 +190,36 @@ class Cluster(AsyncCoreCommands):
             return
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_map(), name="cluster-map")
+            self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(self._reading)
 
     async def _read_map(self) -> None:
+        """Ask node after node, those that failed last; the first full map is taken, else the fullest."""
         self._stale = False
         told: Exception = rx.ConnectionError("no node of the cluster answers")
-        known = list(self.primaries)
+        fullest: list[Address | None] = []
+        known = [*self.primaries, *self._nodes, *self._seeds]
         random.shuffle(known)
-        for address in dict.fromkeys((*known, *self._nodes, *self._seeds)):
+        for address in sorted(dict.fromkeys(known), key=self._silent.__contains__):
             try:
-                slots = await self._node(address).execute_command("CLUSTER SLOTS")
+                slots = await _sent(self._node(address), "CLUSTER SLOTS")
             except (rx.RedisError, *LOST) as error:
                 told = error
                 continue
-            owners = _owners(slots, address)
-            if all(owners):
-                self._owners = [owner for owner in owners if owner]
-                await self._let_go()
-                return
-            told = rx.ClusterDownError("CLUSTERDOWN it serves only a part of the slots")
-        self._stale = True
-        if not self._owners or isinstance(told, rx.ResponseError | rx.AuthenticationError):
-            raise told
-        # Else the old map may still lead to the nodes that live.
+            fullest = max(
+                fullest,
+                _owners(slots, address),
+                key=lambda owners: len(owners) - owners.count(None),
+            )
+            if None not in fullest:
+                break
+        self._silent.clear()
+        if any(fullest):
+            self._owners = fullest
+            await self._let_go()
+        else:
+            self._stale = True
+            raise told if not fullest else rx.ClusterDownError("it serves no slots")
 
     def _node(self, address: Address) -> aioredis.Redis:
         if address not in self._nodes:
@@ -213,27 +233,31 @@ class Cluster(AsyncCoreCommands):
 
     # All nodes -----------------------------------------------------------------------------------
 
-    async def scan_iter(self, **how: Any) -> AsyncIterator[Any]:
+    @override
+    async def scan_iter(  # type: ignore[override] # redis-py's own are two that disagree
+        self, *, match: str, count: int
+    ) -> AsyncIterator[Any]:
         """Every key of every primary; ``TryAgainError`` if slots moved meanwhile.
 
         A key that moves behind a walk's back may be missed, and whoever counts by a walk would
         count wrong.
         """
+        self._stale = True
         await self._know()
         before = await self._layout()
         for address in self.primaries:
-            async for key in self._node(address).scan_iter(**how):
+            async for key in self._node(address).scan_iter(match=match, count=count):
                 yield key
         self._stale = True
         await self._know()
         if await self._layout() != before:
             raise rx.TryAgainError("TRYAGAIN slots moved while the keys were walked")
 
-    async def _layout(self) -> tuple[Address, ...]:
+    async def _layout(self) -> tuple[Address | None, ...]:
         """Who owns what; ``TryAgainError`` while any slot is on its way."""
         for address in self.primaries:
-            told = await self._node(address).execute_command("CLUSTER NODES")
-            if any("[" in str(node.get("migrations") or "") for node in told.values()):
+            told = await _sent(self._node(address), "CLUSTER NODES")
+            if any(node["migrations"] for node in told.values()):
                 raise rx.TryAgainError("TRYAGAIN slots are moving, and the keys cannot be walked")
         return tuple(self._owners)
 
@@ -253,19 +277,20 @@ class Cluster(AsyncCoreCommands):
             await client.connection_pool.disconnect()
 
 
+async def _sent(client: aioredis.Redis, *command: Any, **options: Any) -> Any:
+    return await client.execute_command(*command, **options)  # type: ignore[no-untyped-call]
+
+
 def _is_lost(reply: Any) -> bool:
     """Whether nobody answered. A refusal by name is an answer, whatever redis-py derives it from."""
     return isinstance(reply, LOST) and not getattr(reply, "status_code", None)
 
 
 def _owners(slots: Any, asked: Address) -> list[Address | None]:
-    """The primary of each slot, from ``CLUSTER SLOTS``; an empty host is the one that was asked."""
-    owners: list[Address | None] = [None] * 16384
-    for (first, last), shard in slots.items():
-        host, port = shard["primary"][:2]
-        address = (str(host or asked[0]), int(port))
+    """The primary of each slot, from ``CLUSTER SLOTS``; without a host it is the one asked."""
+    owners: list[Address | None] = [None] * SLOTS
+    for first, last, (host, port, *_), *_ in slots:
+        told = host.decode() if isinstance(host, bytes) else str(host or "")
+        address = (told if told not in ("", "?") else asked[0], int(port))
         owners[first : last + 1] = [address] * (last + 1 - first)
     return owners
-
-
-Asks = Callable[[Any], Awaitable[Any]]

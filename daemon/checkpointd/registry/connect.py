@@ -3,30 +3,39 @@
 Two policies, since a lost reply makes a client that retries send a write twice: reads are
 retried a bounded number of times, writes never by the client. Whoever sends a script again
 knows that it may have happened (``store``).
+
+Every URL may end in ``?protocol=2`` for a server or proxy that does not know RESP3, those of
+sentinels and clusters in ``?ssl=true`` for TLS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 import redis.asyncio as aioredis
-from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 from typing_extensions import override
 
 from checkpointd.domain.errors import ConfigError
+from checkpointd.registry.cluster import Cluster
 
 Client = Any
-"""``redis.asyncio.Redis`` or ``RedisCluster``; the two share the calls that are used here."""
+"""``redis.asyncio.Redis`` or ``Cluster``; the two share the calls that are used here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,10 @@ def packing_in_c(connection: type) -> type:
     return type(f"Packing{connection.__name__}", (_PacksInC, connection), {})
 
 
+class _SentinelPool(SentinelConnectionPool, aioredis.BlockingConnectionPool):
+    """Connections to whoever is the primary; bounded, and a burst waits."""
+
+
 def where(url: str) -> str:
     """The address in ``url`` without its secrets, for people."""
     parts = urlsplit(url)
@@ -109,6 +122,76 @@ def connect(how: Connecting, *, retried: bool) -> Client:
     ``retried`` is for reads only. Pools are bounded and block, so a burst waits
     instead of failing.
     """
+    parts = urlsplit(how.url)
+    if parts.scheme in ("redis", "rediss", "unix"):
+        return _standalone(how, retried=retried)
+    if parts.scheme == "redis+sentinel":
+        return _watched(how, retried=retried)
+    if parts.scheme == "redis+cluster":
+        return _cluster(how, retried=retried)
+    raise ConfigError([f"redis.url has the unknown scheme {parts.scheme!r}"])
+
+
+def _standalone(how: Connecting, *, retried: bool) -> Client:
+    pool = aioredis.BlockingConnectionPool.from_url(
+        how.url,
+        max_connections=how.max_connections,
+        timeout=how.timeout_s,
+        **_options(how, retried=retried) | _tls(how),
+    )
+    pool.connection_class = packing_in_c(cast(type, pool.connection_class))
+    return aioredis.Redis.from_pool(pool)
+
+
+def _watched(how: Connecting, *, retried: bool) -> Client:
+    """``redis+sentinel://host:port,host:port/primary-name[/db]``: whoever is the primary now."""
+    parts = urlsplit(how.url)
+    name, _, db = parts.path.strip("/").partition("/")
+    if not name:
+        raise ConfigError(["redis.url names no primary: redis+sentinel://host:26379/NAME"])
+    options = _options(how, retried=retried) | _tls(how)
+    unasked = ("credential_provider", "username", "password")  # those are the primary's
+    sentinel = Sentinel(  # type: ignore[no-untyped-call] # redis-py leaves it untyped
+        _hosts(parts.netloc, 26379),
+        sentinel_kwargs={k: v for k, v in options.items() if k not in unasked}
+        | ({"ssl": True} if _is_secure(how.url) else {}),
+    )
+    kind = SentinelManagedSSLConnection if _is_secure(how.url) else SentinelManagedConnection
+    pool = _SentinelPool(  # type: ignore[no-untyped-call]
+        name,
+        sentinel,
+        connection_class=packing_in_c(kind),
+        max_connections=how.max_connections,
+        timeout=how.timeout_s,
+        db=int(db or 0),
+        **options,
+    )
+    return aioredis.Redis.from_pool(pool)
+
+
+def _cluster(how: Connecting, *, retried: bool) -> Client:
+    """``redis+cluster://host:port,host:port``: any nodes of it."""
+    options = _options(how, retried=False) | _tls(how)
+    kind = packing_in_c(SSLConnection if _is_secure(how.url) else Connection)
+
+    def node(address: tuple[str, int]) -> aioredis.Redis:
+        host, port = address
+        pool = aioredis.BlockingConnectionPool(
+            connection_class=kind,
+            max_connections=how.max_connections,
+            timeout=how.timeout_s,
+            host=host,
+            port=port,
+            **options,
+        )
+        return aioredis.Redis.from_pool(pool)
+
+    hosts = _hosts(urlsplit(how.url).netloc, 6379)
+    return Cluster(hosts, node, retries=how.read_retries if retried else 0)
+
+
+def _options(how: Connecting, *, retried: bool) -> dict[str, Any]:
+    """What every connection to the store is given."""
     retry = (
         Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), how.read_retries)
         if retried
@@ -121,39 +204,62 @@ def connect(how: Connecting, *, retried: bool) -> Client:
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
     parts = urlsplit(how.url)
+    if protocol := _asked(how.url, "protocol"):
+        options["protocol"] = int(protocol)
     if how.password is not None and (how.password() is not None or how.username):
         options["credential_provider"] = _Credentials(how.username, how.password)
-    secure = parts.scheme == "rediss"
-    if secure:
-        options |= {"ssl_ca_certs": how.ca_file}
-        if how.cert_file:
-            options |= {"ssl_certfile": how.cert_file, "ssl_keyfile": how.key_file}
-    if parts.scheme in ("redis", "rediss", "unix"):
-        pool = aioredis.BlockingConnectionPool.from_url(
-            how.url, max_connections=how.max_connections, timeout=how.timeout_s, **options
-        )
-        pool.connection_class = packing_in_c(pool.connection_class)
-        return aioredis.Redis.from_pool(pool)
-    if "credential_provider" not in options and parts.password is not None:
+    elif parts.password is not None:
         options["password"] = unquote(parts.password)
         if parts.username:
             options["username"] = unquote(parts.username)
-    if parts.scheme == "redis+sentinel":
-        # redis+sentinel://host:port,host:port/primary-name[/db]
-        name, _, db = parts.path.strip("/").partition("/")
-        if not name:
-            raise ConfigError(["redis.url names no primary: redis+sentinel://host:26379/NAME"])
-        watch = {k: options[k] for k in ("socket_timeout", "socket_connect_timeout", "retry")}
-        sentinel = Sentinel(  # type: ignore[no-untyped-call] # redis-py leaves it untyped
-            _hosts(parts.netloc, 26379),
-            sentinel_kwargs=watch,
-            max_connections=how.max_connections,
-            **{k: v for k, v in options.items() if k != "maint_notifications_config"},
-        )
-        return sentinel.master_for(name, db=int(db or 0))
-    if parts.scheme == "redis+cluster":
-        host, port = _hosts(parts.netloc, 6379)[0]
-        if parse_qs(parts.query).get("ssl") == ["true"]:
-            options["ssl"] = True
-        return RedisCluster(host=host, port=port, max_connections=how.max_connections, **options)
-    raise ConfigError([f"redis.url has the unknown scheme {parts.scheme!r}"])
+    return options
+
+
+def _tls(how: Connecting) -> dict[str, Any]:
+    if not _is_secure(how.url):
+        return {}
+    options: dict[str, Any] = {"ssl_ca_certs": how.ca_file}
+    if how.cert_file:
+        options |= {"ssl_certfile": how.cert_file, "ssl_keyfile": how.key_file}
+    return options
+
+
+def _is_secure(url: str) -> bool:
+    """TLS: ``rediss://``, or ``?ssl=true`` for a cluster or sentinels."""
+    return urlsplit(url).scheme == "rediss" or _asked(url, "ssl") == "true"
+
+
+def _asked(url: str, name: str) -> str:
+    return parse_qs(urlsplit(url).query).get(name, [""])[0]
+
+
+async def many(client: Client, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """A reply or an exception for each command, in one round trip a node, without MULTI.
+
+    Raises where nothing is known of any of them.
+    """
+    if isinstance(client, Cluster):
+        return await client.many(commands)
+    async with client.pipeline(transaction=False) as pipe:
+        for command in commands:
+            pipe.execute_command(*command)
+        return list(await pipe.execute(raise_on_error=False))
+
+
+async def drop_idle(client: Client) -> None:
+    """Close idle connections, for they may lead to where the store was and is no more."""
+    if isinstance(client, Cluster):
+        await client.drop_idle()
+    else:
+        await client.connection_pool.disconnect(inuse_connections=False)
+
+
+async def close(client: Client) -> None:
+    """Close all of its connections, those to its sentinels too. Again: nothing."""
+    await client.aclose()
+    if isinstance(client, Cluster):
+        return
+    pool = client.connection_pool
+    await pool.disconnect()
+    if isinstance(pool, _SentinelPool):
+        await pool.sentinel_manager.aclose()

@@ -17,7 +17,7 @@ from typing import Any
 import redis.exceptions as rx
 
 from checkpointd.domain.errors import StoreError, StoreRefusedError, StoreUnreachableError
-from checkpointd.registry.connect import Client
+from checkpointd.registry.connect import Client, drop_idle, many
 
 WEIGHT = 300
 """Keys in one round trip, at most, unless one call alone has more: some 32 commits. Bounds how
@@ -63,10 +63,28 @@ def source_of(name: str) -> tuple[str, str]:
 
 
 def classed(error: Exception, where: str, what: str) -> StoreError:
-    """The error of this package that a client's error means."""
-    if isinstance(error, rx.ResponseError):
-        return StoreRefusedError(what, str(error))
-    return StoreUnreachableError(where, str(error) or type(error).__name__)
+    """The error of this package that a client's error means.
+
+    What a server refuses by name is a refusal, whatever class redis-py has for it.
+    """
+    told = str(error) or type(error).__name__
+    code = getattr(error, "status_code", None)
+    if isinstance(error, rx.ResponseError) or code:
+        return StoreRefusedError(what, f"{code} {told}" if code and code != "ERR" else told)
+    if isinstance(error, rx.ClusterError):
+        return StoreRefusedError(what, f"CLUSTERDOWN {told}")
+    return StoreUnreachableError(where, told)
+
+
+def is_lost(error: object) -> bool:
+    """Whether it is not known what became of a call: no answer came."""
+    unanswered = isinstance(error, rx.ConnectionError | rx.TimeoutError | OSError | TimeoutError)
+    return unanswered and not getattr(error, "status_code", None)
+
+
+def leads_elsewhere(error: object) -> bool:
+    """Whether idle connections are in doubt: they may lead to a server that was the primary."""
+    return isinstance(error, rx.ReadOnlyError) or is_lost(error)
 
 
 class Scripts:
@@ -116,7 +134,11 @@ class Scripts:
     async def _send(self, calls: list[Call]) -> None:
         try:
             replies = await self._round_trip(calls)
-            lost = [i for i, r in enumerate(replies) if isinstance(r, rx.ConnectionError)]
+            if any(leads_elsewhere(reply) for reply in replies):
+                await drop_idle(self._client)
+            lost = [
+                i for i, r in enumerate(replies) if isinstance(r, rx.ConnectionError) and is_lost(r)
+            ]
             missing = [i for i, r in enumerate(replies) if isinstance(r, rx.NoScriptError)]
             again = [i for i in lost + missing if not calls[i][3].cancelled()]
             if again:
@@ -145,24 +167,15 @@ class Scripts:
     ) -> list[Any]:
         """One reply or exception for each call. ``whole`` sends texts instead of their hashes."""
         self.round_trips += 1
+        commands: list[tuple[Any, ...]] = []
+        for name, keys, args, _ in calls:
+            text, sha = source_of(name)
+            command = ("EVAL", text) if whole else ("EVALSHA", sha)
+            commands.append((*command, len(keys), *keys, *args))
         try:
-            if len(calls) == 1:
-                name, keys, args, _ = calls[0]
-                text, sha = source_of(name)
-                command = ("EVAL", text) if whole else ("EVALSHA", sha)
-                return [await self._client.execute_command(*command, len(keys), *keys, *args)]
-            pipe = (
-                self._client.pipeline()
-                if hasattr(self._client, "get_nodes")
-                else self._client.pipeline(transaction=False)
-            )
-            async with pipe:
-                for name, keys, args, _ in calls:
-                    text, sha = source_of(name)
-                    command = ("EVAL", text) if whole else ("EVALSHA", sha)
-                    pipe.execute_command(*command, len(keys), *keys, *args)
-                replies = await pipe.execute(raise_on_error=False)
-                return list(replies)
+            if len(commands) == 1:
+                return [await self._client.execute_command(*commands[0])]
+            return await many(self._client, commands)
         except (rx.RedisError, OSError, TimeoutError) as error:
             return [error for _ in calls]
 

@@ -8,11 +8,19 @@ from typing import Any, Self
 
 import redis.exceptions as rx
 
-from checkpointd.domain.errors import WrongStoreError
+from checkpointd.domain.errors import StoreError, WrongStoreError
 from checkpointd.domain.refs import from_us
-from checkpointd.registry.connect import Client, Connecting, connect, where
+from checkpointd.registry.connect import (
+    Client,
+    Connecting,
+    close,
+    connect,
+    drop_idle,
+    many,
+    where,
+)
 from checkpointd.registry.keys import Keys
-from checkpointd.registry.scripts import Arg, Scripts, classed
+from checkpointd.registry.scripts import Arg, Scripts, classed, leads_elsewhere
 
 SCHEMA = 1
 """The layout that this build writes."""
@@ -120,37 +128,38 @@ class Store:
         try:
             return await ask(self._reads)
         except (rx.RedisError, OSError, TimeoutError) as error:
-            self._on_error("read")
-            raise classed(error, self.where, "answer a read") from error
+            raise await self._trouble(self._reads, "read", error, "answer a read") from error
+
+    async def _trouble(
+        self, client: Client, operation: str, error: Exception, what: str
+    ) -> StoreError:
+        """Told and classed; and connections that may lead to the wrong server are dropped."""
+        self._on_error(operation)
+        if leads_elsewhere(error):
+            await drop_idle(client)
+        return classed(error, self.where, what)
 
     async def read_many(self, commands: Sequence[tuple[Arg, ...]]) -> list[Any]:
         """The answers to many reads, in one round trip a node. Any error fails them all."""
 
         async def ask(client: Client) -> list[Any]:
-            async with self.pipeline(client) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                return list(await pipe.execute())
+            replies = await many(client, commands)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+            return replies
 
         if not commands:
             return []
         replies: list[Any] = await self.read(ask)
         return replies
 
-    @staticmethod
-    def pipeline(client: Client) -> Any:
-        """A plain pipeline, without MULTI, on one server or on a cluster."""
-        if hasattr(client, "get_nodes"):
-            return client.pipeline()
-        return client.pipeline(transaction=False)
-
     async def write(self, ask: Callable[[Client], Awaitable[Any]]) -> Any:
         """Do a single write that is idempotent by itself; it is not sent again."""
         try:
             return await ask(self._writes)
         except (rx.RedisError, OSError, TimeoutError) as error:
-            self._on_error("write")
-            raise classed(error, self.where, "take a write") from error
+            raise await self._trouble(self._writes, "write", error, "take a write") from error
 
     async def members(self, key: str) -> list[bytes]:
         """All members of an index, in its order."""
@@ -164,12 +173,7 @@ class Store:
 
     async def time(self) -> tuple[int, int]:
         """The store's clock as ``TIME`` gives it."""
-        reply = await self.read(
-            lambda c: c.time(target_nodes="random") if hasattr(c, "get_nodes") else c.time()
-        )
-        if isinstance(reply, dict):
-            reply = next(iter(reply.values()))
-        seconds, micros = reply
+        seconds, micros = await self.read(lambda c: c.time())
         return int(seconds), int(micros)
 
     async def threads(self, count: int = 500) -> AsyncIterator[list[str]]:
@@ -187,8 +191,7 @@ class Store:
                     yield lot
                     lot = []
         except (rx.RedisError, OSError, TimeoutError) as error:
-            self._on_error("read")
-            raise classed(error, self.where, "walk its keys") from error
+            raise await self._trouble(self._reads, "read", error, "walk its keys") from error
         if lot:
             yield lot
 
@@ -203,11 +206,7 @@ class Store:
 
     async def info(self, section: str) -> dict[str, Any]:
         """``INFO section``, of one node on a cluster."""
-        if hasattr(self._reads, "get_nodes"):
-            reply = await self.read(lambda c: c.info(section, target_nodes="random"))
-        else:
-            reply = await self.read(lambda c: c.info(section))
-        return dict(reply)
+        return dict(await self.read(lambda c: c.info(section)))
 
     async def ping(self) -> None:
         """Return if the store answers; ``StoreUnreachableError`` if not."""
@@ -217,7 +216,4 @@ class Store:
         """Wait for round trips under way and close both clients. Again: nothing."""
         await self.scripts.settle()
         for client in (self._reads, self._writes):
-            await client.aclose()
-            pool = getattr(client, "connection_pool", None)
-            if pool is not None:
-                await pool.disconnect()
+            await close(client)

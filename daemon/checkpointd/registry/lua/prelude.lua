@@ -36,8 +36,8 @@ local UNFINISHED = {o = true, p = true, x = true, r = true, q = true}
 local DRAINABLE = {p = true, x = true, r = true}
 
 -- Locals are found faster than the fields of globals.
-local call, find, sub, concat, format = redis.call, string.find, string.sub, table.concat,
-  string.format
+local call, find, match, sub, concat, format = redis.call, string.find, string.match, string.sub,
+  table.concat, string.format
 
 local function integer(n) return format('%.0f', n) end
 
@@ -55,20 +55,21 @@ local function now_text()
   return clock_text
 end
 
--- Written out, so that the table is made at its size at once: this runs for each ref of a batch.
-local function blank()
-  return {'', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', '', ''}
-end
-
+-- The first five fields in one match, and the table written out, so that it is made at its size
+-- at once: this runs for each ref of a batch, and most records that a batch changes have no more.
+local FIRST = '^([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)()'
 local function unpack_record(raw)
-  local rec, n, from = blank(), 0, 1
-  while true do
-    local at = find(raw, SEP, from, true)
+  local version, state, line, created, opened, at = match(raw, FIRST)
+  local rec = {version, state, line, created, opened, '', '', '', '', '', '', '', '', '', '', '',
+    '', '', '', '', '', '', ''}
+  local n, stop = 5, #raw + 1
+  while at < stop do
+    local till = find(raw, SEP, at + 1, true) or stop
     n = n + 1
-    if not at then rec[n] = sub(raw, from) return rec end
-    rec[n] = sub(raw, from, at - 1)
-    from = at + 1
+    rec[n] = sub(raw, at + 1, till - 1)
+    at = till
   end
+  return rec
 end
 
 local function pack_record(rec)
@@ -90,9 +91,7 @@ local function load_record(thread_key, checkpoint)
 end
 
 local function fresh_record(line, created)
-  local rec = blank()
-  rec[VERSION], rec[LINE], rec[CREATED] = '1', line, created
-  return rec
+  return unpack_record(concat({'1', '', line, created}, SEP))
 end
 
 local deltas, of_legacy, of_kernel, closed, audited = {}, {}, {}, {}, 0
