@@ -26,6 +26,12 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from checkpointd.domain.states import PassName, PassOutcome
 
+log = structlog.get_logger(__name__)
+
+CLOCK_LOOK_S = 1.0
+CLOCK_STEP_S = 1.0
+"""A wall clock that fell behind by more within one look was set back."""
+
 JITTER = 0.1
 """Of an interval, at most: replicas that start together drift apart, and the period holds."""
 
@@ -115,6 +121,7 @@ class Schedule:
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )
         self._scheduler.add_listener(self._heard, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
+        self._clock_watch: asyncio.Task[None] | None = None
 
     def start(self, intervals: Mapping[PassName, timedelta]) -> None:
         """Begin; every pass of ``intervals`` is due now."""
@@ -127,6 +134,7 @@ class Schedule:
                 next_run_time=datetime.now(UTC),
             )
         self._scheduler.start()
+        self._clock_watch = asyncio.create_task(self._watch_the_clock(), name="clock-watch")
 
     def change(self, name: PassName, every: timedelta) -> None:
         """Run this pass at another interval from now on."""
@@ -144,9 +152,28 @@ class Schedule:
 
     async def stop(self) -> None:
         """End the scheduler. Call it after ``Passes.settle``: it would cancel what runs."""
+        if self._clock_watch is not None:
+            self._clock_watch.cancel()
+            await asyncio.gather(self._clock_watch, return_exceptions=True)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
             await asyncio.sleep(0)  # it ends in the loop's next turn
+
+    async def _watch_the_clock(self) -> None:
+        """Make every pass due when the wall clock was set back.
+
+        APScheduler keeps the wall-clock time at which each is due next; after a step back by two
+        hours none would run for two hours. A step forward needs nothing: all are due, once.
+        """
+        ahead_s = time.time() - time.monotonic()
+        while True:
+            await asyncio.sleep(CLOCK_LOOK_S)
+            now_ahead_s = time.time() - time.monotonic()
+            if now_ahead_s < ahead_s - CLOCK_STEP_S:
+                log.warning("clock_set_back", by_s=round(ahead_s - now_ahead_s, 1))
+                for job in self._scheduler.get_jobs():
+                    self.hasten(PassName(job.id))
+            ahead_s = now_ahead_s
 
     def _heard(self, event: JobEvent) -> None:
         name = PassName(event.job_id)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from typing_extensions import override
 
 SEP = "\x1f"
 STATES = {
@@ -33,6 +34,7 @@ class Name(NamedTuple):
     thread: str
     checkpoint: str
 
+    @override
     def __str__(self) -> str:
         return f"{self.thread!a} {self.checkpoint!a}"
 
@@ -101,7 +103,7 @@ class Step(NamedTuple):
     reason: str
 
 
-def step_of(entry: tuple[bytes, dict[bytes, bytes]]) -> Step:
+def step_of(entry: Any) -> Step:
     """A stream's entry as a step."""
     at, raw = entry
     got = {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
@@ -219,8 +221,3 @@ def _name(member: bytes) -> Name:
 
 def _texts(raw: dict[bytes, bytes]) -> dict[str, str]:
     return {k.decode(): v.decode("utf-8", "replace") for k, v in raw.items()}
-
-
-def names_of(parts: list[Part]) -> Iterator[Name]:
-    for part in parts:
-        yield from part.rows

@@ -223,7 +223,9 @@ def _counters(books: Books) -> Iterable[str]:
             if name.startswith(("legacy:", "kernel:", "blocked:")) and value
         }
         if kept != dict(found):
-            differ = {n: (kept.get(n, 0), found[n]) for n in kept | found if kept.get(n) != found[n]}
+            differ = {
+                n: (kept.get(n, 0), found[n]) for n in kept | found if kept.get(n) != found[n]
+            }
             yield f"counters of partition {part.number}, kept and found: {differ}"
 
 
@@ -293,9 +295,7 @@ def _kind(reason: str) -> str:
     return "superseded" if reason.startswith("superseded") else "operator"
 
 
-def _effects(
-    rows: Mapping[Name, Row], effects: list[Effect], *, partitions: int
-) -> Iterable[str]:
+def _effects(rows: Mapping[Name, Row], effects: list[Effect], *, partitions: int) -> Iterable[str]:
     highest: dict[Name, int] = {}
     keys: dict[Name, set[str]] = defaultdict(set)
     fences: dict[tuple[int, int], set[Name]] = defaultdict(set)

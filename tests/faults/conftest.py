@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import redis.asyncio as aioredis
+from tests.passes.world import PARTITIONS, World
 
 from checkpointd.registry.store import Store
 
-from ..passes.world import PARTITIONS, World
 from .books import audit_keys, read_books, step_of
 from .checker import Evidence, check
 
@@ -20,7 +20,9 @@ _NUMBERS = itertools.count()
 
 
 @asynccontextmanager
-async def a_world(url: str, namespace: str, *, actor: str = "a", **how: Any) -> AsyncIterator[World]:
+async def a_world(
+    url: str, namespace: str, *, actor: str = "a", **how: Any
+) -> AsyncIterator[World]:
     """A process's view of one registry."""
     store = await Store.open(url, namespace=namespace, partitions=PARTITIONS, environment="test")
     world = World(store, actor=actor, **how)
@@ -36,7 +38,7 @@ async def examined(url: str, namespace: str) -> list[str]:
     client = aioredis.Redis.from_url(url)
     try:
         steps = {
-            key: [step_of(entry) for entry in await client.xrange(key)]
+            key: [step_of(entry) for entry in await client.xrange(key) or ()]
             for key in audit_keys(namespace, PARTITIONS)
         }
         return check(Evidence(await read_books(client, namespace, PARTITIONS), steps))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from checkpointd.domain.errors import StoreUnreachableError
+from tests.passes.world import World
 
-from ..passes.world import World
+from checkpointd.domain.errors import StoreUnreachableError
 
 
 class End(StrEnum):
@@ -56,7 +56,10 @@ class Interrupter:
         store.scripts.run = self._through(store.scripts.run)
         store.read = self._through(store.read)
         store.write = self._through(store.write)
-        for room, names in ((world.source, ("page", "head", "state")), (world.replayer, ("replay",))):
+        for room, names in (
+            (world.source, ("page", "head", "state")),
+            (world.replayer, ("replay",)),
+        ):
             for name in names:
                 setattr(room, name, self._through(getattr(room, name)))
 

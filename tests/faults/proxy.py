@@ -64,9 +64,7 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def under(
-        self, weather: Weather, *, only: tuple[bytes, ...] = ()
-    ) -> AsyncIterator[None]:
+    async def under(self, weather: Weather, *, only: tuple[bytes, ...] = ()) -> AsyncIterator[None]:
         """This weather while the block lasts; for requests that contain one of ``only``, if given."""
         self.weather = weather
         self._only = only

@@ -141,6 +141,7 @@ class Run:
         self.effects.mkdir()
         self.workers: list[Worker] = []
         self.proxies: list[Proxy] = []
+        self.listen = ""
         self.began = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -153,7 +154,7 @@ class Run:
                 await proxy.start()
                 self.proxies.append(proxy)
                 if n < self.plan.workers:
-                    self.workers.append(self._worker(f"replica-{n}", proxy.port))
+                    self.workers.append(self.worker(f"replica-{n}", proxy.port))
             for worker in self.workers:
                 worker.start()
             for worker in self.workers:
@@ -166,7 +167,8 @@ class Run:
                 await proxy.stop()
             self.server.kill()
 
-    def _worker(self, name: str, port: int, listen: str = "") -> Worker:
+    def worker(self, name: str, port: int) -> Worker:
+        """A replica that reaches the store at this port; not started."""
         config = self.directory / f"{name}.toml"
         config.write_text(
             CONFIG.format(
@@ -174,7 +176,7 @@ class Run:
                 namespace=NAMESPACE,
                 partitions=PARTITIONS,
                 source=self.source.path,
-                listen=listen,
+                listen=self.listen,
             )
         )
         more = {
@@ -263,7 +265,7 @@ async def _run(this: Run) -> Outcome:
         await operator.freeze()
         nursing = asyncio.create_task(storm.nurse(), name="nurse")
         try:
-            drained, status = await _to_the_end(this, near)
+            drained, status = await to_the_end(this, near)
         finally:
             nursing.cancel()
             await asyncio.gather(nursing, return_exceptions=True)
@@ -288,7 +290,9 @@ async def _run(this: Run) -> Outcome:
     )
     findings = check(evidence)
     findings += [f"end: a replica ended with {code}, not 0" for code in codes if code != 0]
-    return Outcome(plan, findings, storm.injected, _figures(this, evidence, operator, end_s, observer))
+    return Outcome(
+        plan, findings, storm.injected, _figures(this, evidence, operator, end_s, observer)
+    )
 
 
 def _figures(
@@ -331,6 +335,8 @@ async def _write(this: Run) -> None:
         tick += 1
         count = round(this.plan.per_second)
         await asyncio.to_thread(this.source.write, count, blocks=int(tick % 4 == 1))
+        # Some while they are being replayed.
+        await asyncio.to_thread(this.source.take_turns, count // 6, newest=2 * count)
 
 
 async def _race(operator: Operator) -> None:
@@ -345,7 +351,7 @@ async def _lose(line: Proxy, rng: random.Random) -> None:
         line.lose_replies(1)
 
 
-async def _to_the_end(this: Run, near: Store) -> tuple[bool, dict[str, Any]]:
+async def to_the_end(this: Run, near: Store) -> tuple[bool, dict[str, Any]]:
     """Wait for the drain's end as an operator would, waiving what only an operator can move."""
     until = time.monotonic() + this.plan.end_within_s
     operations = Operations(near, actor="operator")

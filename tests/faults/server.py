@@ -11,11 +11,12 @@ import signal
 import struct
 import subprocess
 import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import redis
-
-from ..conftest import server_binary
+from tests.conftest import server_binary
 
 STARTS_WITHIN_S = 30.0
 
@@ -86,6 +87,10 @@ class Clock:
         """So far ahead of the true time, or behind it."""
         self._shared[:8] = struct.pack("l", seconds)
 
+    def show(self, moment: datetime) -> None:
+        """This time now, and on from there."""
+        self.move(round((moment - datetime.now(UTC)).total_seconds()))
+
 
 class Server:
     """One server on a Unix socket, with append-only persistence in its directory."""
@@ -110,7 +115,9 @@ class Server:
                     self.binary,
                     *("--port", "0", "--unixsocket", self.path, "--unixsocketperm", "700"),
                     *("--dir", str(self.directory), "--save", ""),
-                    *("--appendonly", "yes", "--appendfsync", "everysec"),
+                    # Not everysec, which puts a write off while the disk is busy and answers
+                    # before it: what was answered must outlive a kill of the process.
+                    *("--appendonly", "yes", "--appendfsync", "no"),
                     *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
                     *("--enable-debug-command", "yes"),
                 ],
@@ -141,14 +148,13 @@ class Server:
         self.kill()
         await asyncio.to_thread(self.start)
 
-    async def stall(self, seconds: float) -> None:
-        """Stop it for so long; what is sent to it meanwhile waits."""
+    @contextlib.asynccontextmanager
+    async def stalled(self) -> AsyncIterator[None]:
+        """It stands still while the block lasts; what is sent to it meanwhile waits."""
         process = self.process
-        if process is None:
-            return
+        assert process is not None
         process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(seconds)
+            yield
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)

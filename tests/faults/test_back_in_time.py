@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Any, Self
 
 import pytest
+from tests.passes.world import KERNEL, OLD, PARTITIONS, World, many, ref
 
 from checkpointd.domain.errors import LeaseLostError, WrongStoreError
 from checkpointd.domain.states import DrainState, HoldReason, RefState, WriterLine
 from checkpointd.registry import store as store_module
 from checkpointd.registry.store import Store
-
-from ..passes.world import KERNEL, OLD, PARTITIONS, World, many, ref
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.passes.world import GRACE, KERNEL, World, ref
 
 from checkpointd.domain.errors import LeaseLostError
 from checkpointd.domain.refs import to_us
 from checkpointd.domain.states import CRASH_EXPIRY_REASON, FailureReason, WriterLine
 
-from ..passes.world import GRACE, KERNEL, World, ref
 from .inside.fault_controls import GUARDS, removed
 
 

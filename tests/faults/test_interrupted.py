@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.passes.world import KERNEL, YOUNG, World, ref
 
 from checkpointd.domain.errors import (
     AlreadyMigratedError,
@@ -20,7 +21,6 @@ from checkpointd.domain.legacy import Verdict
 from checkpointd.domain.states import WriterLine
 from checkpointd.registry.control import HalfCopiedError
 
-from ..passes.world import KERNEL, YOUNG, World, ref
 from .interrupts import End, Interrupter, Moment
 
 Step = Callable[[World], Awaitable[Any]]

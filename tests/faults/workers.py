@@ -24,6 +24,7 @@ class Worker:
     directory: Path
     config: Path
     environment: Mapping[str, str]
+    words: tuple[str, ...] = ("run",)
     lives: int = 0
     deaths: int = 0
     """Lives that ended before they were told to."""
@@ -44,7 +45,7 @@ class Worker:
         self.logs.append(log)
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                command("run", config=self.config, actor=f"{self.name}.{self.lives}"),
+                command(*self.words, config=self.config, actor=f"{self.name}.{self.lives}"),
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 env=environment(self.environment),

@@ -70,13 +70,20 @@ class LegacyDatabase:
             db.execute("PRAGMA journal_mode = DELETE")
         self.heads: set[Name] = set()
 
-    def write(self, count: int, *, blocks: int = 0) -> None:
-        """So many threads more; ``blocks`` of them will block the loop of whoever replays them."""
+    def write(
+        self, count: int, *, blocks: int = 0, all_like: tuple[str, str] | None = None
+    ) -> None:
+        """So many threads more; ``blocks`` of them will block the loop of whoever replays them.
+
+        ``all_like`` names the sample's thread that each is a copy of, and how its replay behaves.
+        """
         with contextlib.closing(_tables(self.path)) as db:
             db.execute("BEGIN IMMEDIATE")
             for n in range(count):
                 template = "t:_:closed" if n < blocks else self._drawn(TEMPLATES)
                 mischief = "block" if n < blocks else self._drawn(MISCHIEF)
+                if all_like is not None:
+                    template, mischief = all_like
                 self._numbers += 1
                 odd = self._rng.choice(ODD)
                 thread = f"{self._numbers:05}{odd}.{mischief}.{template.removeprefix('t:_:')}"
@@ -92,6 +99,34 @@ class LegacyDatabase:
                     )
                 newest = max(row[2] for row in checkpoints if row[1] == "")
                 self.heads.add(Name(thread, newest))
+            db.execute("COMMIT")
+
+    def take_turns(self, count: int, *, newest: int = 0, prune: bool = False) -> None:
+        """So many closed threads go on by a turn each: each has a new head.
+
+        Drawn from the ``newest`` threads, or from all; with ``prune`` the old head's row goes.
+        """
+        closed = sorted(name for name in self.heads if name.thread.endswith(".closed"))
+        drawn = self._rng.sample(closed[-newest:], min(count, len(closed[-newest:])))
+        with contextlib.closing(_tables(self.path)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            for old in drawn:
+                # The next in the order of ids, which is that of time.
+                new = str(uuid.UUID(int=uuid.UUID(old.checkpoint).int + self._rng.randrange(1, 99)))
+                db.execute(
+                    "INSERT INTO checkpoints SELECT thread_id, checkpoint_ns, ?, checkpoint_id, "
+                    "type, checkpoint, metadata FROM checkpoints "
+                    "WHERE thread_id = ? AND checkpoint_id = ?",
+                    (new, *old),
+                )
+                if prune:
+                    db.execute(
+                        "DELETE FROM checkpoints WHERE thread_id = ? AND checkpoint_id <> ?",
+                        (old.thread, new),
+                    )
+                    db.execute("DELETE FROM writes WHERE thread_id = ?", (old.thread,))
+                self.heads.remove(old)
+                self.heads.add(Name(old.thread, new))
             db.execute("COMMIT")
 
     def _drawn(self, table: tuple[tuple[str, int], ...]) -> str:
@@ -125,7 +160,9 @@ class Application:
             await asyncio.gather(*self._turns, return_exceptions=True)
 
     async def _turn(self) -> None:
-        name = Name(f"app {self._rng.randrange(200)}", str(uuid.UUID(int=self._rng.getrandbits(128))))
+        name = Name(
+            f"app {self._rng.randrange(200)}", str(uuid.UUID(int=self._rng.getrandbits(128)))
+        )
         draw = self._rng.random()
         near = self._grace_s + self._rng.uniform(-0.3, 0.6)
         wait_s = 0.1 * self._rng.random() if draw < 0.4 else near
@@ -181,7 +218,9 @@ class Operator:
         """Thaw while copies of the freeze are late; none of them may freeze anything again."""
         await self._thaw()
         with contextlib.suppress(StoreError):
-            await self._far_store.meta("control_freeze", "lk", "a freeze that comes late", "operator")
+            await self._far_store.meta(
+                "control_freeze", "lk", "a freeze that comes late", "operator"
+            )
             word = await self._far.read()
             async with self._line.under(Weather.LATE):
                 with contextlib.suppress(StoreError, HalfCopiedError):

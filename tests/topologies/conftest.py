@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import bundled_valkey, missing, needs_tool
 
-from ..conftest import bundled_valkey, missing, needs_tool
 from .servers import ClusterOfNodes, Node, Watched, cluster, watched
 
 pytest.register_assert_rewrite(

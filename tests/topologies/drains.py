@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from tests.passes.world import World, opened
+
 from checkpointd.domain.errors import StoreError
 from checkpointd.domain.refs import CheckpointRef
 from checkpointd.domain.states import RefState, WriterLine
 from checkpointd.registry.control import HalfCopiedError
 from checkpointd.replay.port import ReplayRequest
-
-from ..passes.world import World, opened
 
 _NUMBERS = itertools.count()
 REFS = 300
@@ -36,13 +36,15 @@ class Story:
 async def registered(world: World, names: list[str]) -> None:
     """A legacy ref in each thread, and the freeze in force."""
     created = datetime.now(UTC) - timedelta(hours=2)
-    for at in range(0, len(names), 500):
-        await asyncio.gather(
-            *(
-                world.registry.register(CheckpointRef(name, "c", WriterLine.LEGACY, created))
-                for name in names[at : at + 500]
-            )
+
+    async def issued(name: str) -> None:
+        await world.registry.register(CheckpointRef(name, "c", WriterLine.LEGACY, created))
+        await world.registry.mark_safe_boundary(
+            name, sequence=1, digest="d", writer_line=WriterLine.LEGACY
         )
+
+    for at in range(0, len(names), 500):
+        await asyncio.gather(*(issued(name) for name in names[at : at + 500]))
     await world.freeze()
 
 
@@ -113,6 +115,7 @@ async def _is_over(world: World, refs: int, story: Story) -> bool:
     except StoreError as error:
         story.troubles.append(str(error))
         return False
+    assert tally.legacy[RefState.QUARANTINED] == 0
     return tally.legacy[RefState.MIGRATED] == refs
 
 

@@ -6,6 +6,7 @@ Each is a process of its own on a port that was free a moment ago, ended by its 
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -18,18 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import redis
-
-from ..conftest import server_binary
+from tests.conftest import server_binary
 
 READY_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.02
 
 
+_PORTS = random.SystemRandom().sample(range(12_000, 32_000), 20_000)
+"""Below those that the system gives to clients, so that none of them takes one in between."""
+
+
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, and that this process has not had."""
+    while True:
+        port = _PORTS.pop()
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_until(true: Callable[[], object], what: str, *, within_s: float = READY_WITHIN_S) -> Any:
@@ -49,9 +55,8 @@ class Node:
 
     options: tuple[str, ...] = ()
     binary: str = field(default_factory=server_binary)
-    login: dict[str, str] = field(default_factory=dict)
+    login: dict[str, Any] = field(default_factory=dict)
     """How the test itself logs in, where the server asks for it."""
-    tls: bool = False
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
@@ -91,8 +96,7 @@ class Node:
             port=self.port,
             socket_timeout=5,
             decode_responses=True,
-            ssl=False,
-            **self.login,  # type: ignore[arg-type]
+            **self.login,
         ) as client:
             return client.execute_command(*command)
 
@@ -152,10 +156,18 @@ class Watched:
 
 
 @contextmanager
-def watched(*, sentinels: int = 3, link_port: int | None = None, **how: Any) -> Iterator[Watched]:
+def watched(
+    *,
+    sentinels: int = 3,
+    link_port: int | None = None,
+    primary_port: int | None = None,
+    **how: Any,
+) -> Iterator[Watched]:
     """A primary and a replica that follows it (by way of ``link_port``), watched by sentinels."""
     with ExitStack() as stack:
-        primary = stack.enter_context(Node(("--repl-diskless-sync-delay", "0"), **how))
+        primary = stack.enter_context(
+            Node(("--repl-diskless-sync-delay", "0"), port=primary_port or free_port(), **how)
+        )
         replica = stack.enter_context(
             Node(
                 (

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from redis.crc import key_slot
+from tests.registry import test_redis
+from tests.registry.contract import AWKWARD_IDS
 
 from checkpointd.domain.errors import StoreRefusedError
 from checkpointd.domain.states import RefState
 from checkpointd.registry.redis import RedisRegistry
 from checkpointd.registry.store import Store
 
-from ..registry import test_redis
-from ..registry.contract import AWKWARD_IDS
 from .conftest import installed_server
 from .drains import a_world, drain_through, registered
 from .leases import LeasesOnAStore

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.registry import test_redis
 
-from ..registry import test_redis
 from .drains import a_world, drain_through
 from .leases import LeasesOnAStore
 from .servers import Node, program_version

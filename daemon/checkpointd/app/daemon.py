@@ -16,7 +16,13 @@ from checkpointd import __version__
 from checkpointd.app.crew import CENSUS_EVERY, Crew, Report, note_pass
 from checkpointd.app.rooms import open_rooms
 from checkpointd.config import Settings, reloadable_changes
-from checkpointd.domain.drain import DrainRules, assess, is_frozen, only_operator_can_help, unfinished
+from checkpointd.domain.drain import (
+    DrainRules,
+    assess,
+    is_frozen,
+    only_operator_can_help,
+    unfinished,
+)
 from checkpointd.domain.errors import ConfigError, StoreError
 from checkpointd.domain.reports import (
     AdoptReport,

@@ -17,6 +17,7 @@ from checkpointd.domain.errors import (
     LeaseLostError,
     PermanentReplayError,
     StoreError,
+    StoreRefusedError,
     StoreUnreachableError,
     TransientReplayError,
 )
@@ -156,7 +157,9 @@ class Replaying:
                     raise
                 # Nobody cancelled us: something inside the replayer was, and let it through.
                 return await self._failed(lease, began, meaning_of(error))
-            except Exception as error:  # noqa: BLE001 - a replayer is not ours: whatever it raises ends this ref's replay and no other's
+            except Exception as error:
+                if isinstance(error, StoreRefusedError) and error.word:
+                    raise  # the store as a whole says no: this ref is not to blame
                 timed_out = isinstance(error, TimeoutError) and limit.expired()
                 return await self._failed(lease, began, meaning_of(error, timed_out=timed_out))
             guard.check()
@@ -262,7 +265,11 @@ class Replaying:
                 committed = await self._ledger.commit(
                     lease, checkpoint_id, WriterLine.KERNEL, boundary.boundary_id
                 )
-            except StoreUnreachableError as error:
+            except (StoreUnreachableError, StoreRefusedError) as error:
+                if isinstance(error, StoreRefusedError) and not error.transient:
+                    if error.word:
+                        raise
+                    return await self._failed(lease, began, meaning_of(error), refused=True)
                 log.warning("commit_unanswered", error=str(error))
                 if not guard.is_held:
                     return await self._unknown(lease, began), None

@@ -35,11 +35,11 @@ SLOTS = 16384
 
 KEYLESS = frozenset({"TIME", "INFO", "PING", "ACL", "CONFIG", "CLUSTER", "COMMAND", "CLIENT"})
 
-TURNS = 8
+TURNS = 6
 """How often a command is sent where nodes send it elsewhere or ask for patience."""
 
 PAUSE_S = 0.02
-"""Before it is sent again to a node that asked for patience; doubled each time, to 1 s in all."""
+"""Before it is sent again to a node that asked for patience; doubled each time: 0.6 s in all."""
 
 NOT_DONE_YET = (rx.TryAgainError, rx.ClusterDownError, rx.ReadOnlyError)
 LOST = (rx.ConnectionError, rx.TimeoutError, OSError, TimeoutError)
@@ -83,7 +83,7 @@ class Cluster(AsyncCoreCommands):  # the commands by name; all end in ``execute_
         left = list(range(len(commands)))
         asking: dict[int, Address] = {}
         retries, pause_s = self._retries, PAUSE_S
-        for _ in range(TURNS):
+        for turn in range(1, TURNS + 1):
             try:
                 await self._know()
             except (rx.RedisError, *LOST) as error:
@@ -100,7 +100,7 @@ class Cluster(AsyncCoreCommands):  # the commands by name; all end in ``execute_
                 retries -= 1
                 again += lost
             left = sorted(again)
-            if not left:
+            if not left or turn == TURNS:
                 break
             if impatient or lost:
                 await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - spreads clients
@@ -264,7 +264,7 @@ class Cluster(AsyncCoreCommands):  # the commands by name; all end in ``execute_
     async def drop_idle(self) -> None:
         """Close idle connections, and doubt the map."""
         self._stale = True
-        for client in self._nodes.values():
+        for client in tuple(self._nodes.values()):
             await client.connection_pool.disconnect(inuse_connections=False)
 
     async def aclose(self) -> None:
@@ -272,7 +272,7 @@ class Cluster(AsyncCoreCommands):  # the commands by name; all end in ``execute_
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        for client in self._nodes.values():
+        for client in tuple(self._nodes.values()):
             await client.aclose()
             await client.connection_pool.disconnect()
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 import hiredis
 import redis.asyncio as aioredis
+import redis.exceptions as rx
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import (
@@ -64,7 +65,10 @@ class _Credentials(CredentialProvider):
 
     @override
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        password = self._password()
+        try:
+            password = self._password()
+        except ConfigError as error:  # the file is being replaced, or has gone
+            raise rx.ConnectionError(str(error)) from error
         if password is None:
             return (self._username or "",) if self._username else ()  # type: ignore[return-value]
         return (self._username, password) if self._username else (password,)
@@ -101,6 +105,12 @@ class _SentinelPool(SentinelConnectionPool, aioredis.BlockingConnectionPool):
     """Connections to whoever is the primary; bounded, and a burst waits."""
 
 
+def _without_login(url: str) -> str:
+    """``url`` for a client that is given the login by other means, and refuses two."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
 def where(url: str) -> str:
     """The address in ``url`` without its secrets, for people."""
     parts = urlsplit(url)
@@ -133,11 +143,12 @@ def connect(how: Connecting, *, retried: bool) -> Client:
 
 
 def _standalone(how: Connecting, *, retried: bool) -> Client:
+    options = _options(how, retried=retried) | _tls(how)
     pool = aioredis.BlockingConnectionPool.from_url(
-        how.url,
+        _without_login(how.url) if "credential_provider" in options else how.url,
         max_connections=how.max_connections,
         timeout=how.timeout_s,
-        **_options(how, retried=retried) | _tls(how),
+        **options,
     )
     pool.connection_class = packing_in_c(cast(type, pool.connection_class))
     return aioredis.Redis.from_pool(pool)
@@ -202,6 +213,7 @@ def _options(how: Connecting, *, retried: bool) -> dict[str, Any]:
         "socket_connect_timeout": how.connect_timeout_s,
         "retry": retry,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+        "driver_info": None,  # else each connection asks for a right that it does without
     }
     parts = urlsplit(how.url)
     if protocol := _asked(how.url, "protocol"):

@@ -43,6 +43,7 @@ _META = frozenset(
         "meta_put",
         "take_turn",
         "give_turn",
+        "rights",
     }
 )
 
@@ -145,9 +146,12 @@ class Scripts:
                 second = await self._round_trip([calls[i] for i in again], whole=True)
                 for i, reply in zip(again, second, strict=True):
                     replies[i] = reply
-        except asyncio.CancelledError:
+        except BaseException as error:  # nobody is left waiting, whatever it was
             for *_, future in calls:
-                future.cancel()
+                if isinstance(error, asyncio.CancelledError):
+                    future.cancel()
+                elif not future.done():
+                    future.set_exception(error)
             raise
         for (name, _, _, future), reply in zip(calls, replies, strict=True):
             if future.done():

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import redis.exceptions as rx
 
-from checkpointd.domain.errors import StoreError, WrongStoreError
+from checkpointd.domain.errors import StoreError, StoreRefusedError, WrongStoreError
 from checkpointd.domain.refs import from_us
 from checkpointd.registry.connect import (
     Client,
@@ -69,6 +69,7 @@ class Store:
         """Compare the store's founding record with ours. Again: the same comparison."""
         keys = self.keys
         if found:
+            await self._require_rights()
             raw = await self.meta("meta_create", SCHEMA, MIN_READER, keys.partitions, environment)
         else:
             raw = await self.read(
@@ -96,6 +97,15 @@ class Store:
                 f"the registry {keys.namespace!r} at {self.where} belongs to the environment "
                 f"{theirs!r} and registry.environment is {environment!r}; point redis.url to the "
                 "right store, or correct registry.environment"
+            )
+
+    async def _require_rights(self) -> None:
+        """``StoreRefusedError`` if a script would be denied something half-way."""
+        denied = await self.meta("rights", turn="rights")
+        if denied:
+            names = ", ".join(name.decode() for name in denied)
+            raise StoreRefusedError(
+                "work with its registry", f"NOPERM this user may not run {names}"
             )
 
     # Scripts -----------------------------------------------------------------------------------

@@ -49,10 +49,13 @@ class RedisCommandPort:
     def _named(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-            raise StoreUnreachableError(self._where, str(error)) from error
-        except exceptions.RedisError as error:
-            raise StoreRefusedError(what, str(error)) from error
+        except (exceptions.RedisError, OSError) as error:
+            word = getattr(error, "status_code", None)
+            unanswered = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+            if isinstance(error, unanswered) and not word:
+                raise StoreUnreachableError(self._where, str(error)) from error
+            told = f"{word} {error}" if word and word != "ERR" else str(error)
+            raise StoreRefusedError(what, told) from error
 
 
 def _field(checkpoint_id: str, key: str) -> bytes:

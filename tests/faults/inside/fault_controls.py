@@ -35,9 +35,7 @@ GUARDS: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
             ),
         )
     },
-    "thaw_epoch": {
-        "control_copy": ((r"if tonumber\(copy\[1\] .*? then return 'known' end", ""),)
-    },
+    "thaw_epoch": {"control_copy": ((r"if tonumber\(copy\[1\] .*? then return 'known' end", ""),)},
 }
 """Guard -> script, or the prelude of all scripts of a partition -> patterns and their replacements."""
 
@@ -57,7 +55,7 @@ def install(guard: str) -> None:
         if not wanted:
             return text, sha
         for pattern, new in wanted:
-            text, found = re.subn(pattern, lambda _, new=new: new, text)
+            text, found = re.subn(pattern, new.replace("\\", r"\\"), text)
             if found != 1:
                 raise LookupError(f"the guard {guard} is {found} times in {name}.lua: {pattern}")
         return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
