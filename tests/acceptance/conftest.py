@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,6 +94,12 @@ class Daemon:
             if document["event"] == event:
                 return document
         pytest.fail(f"it ended without {event}: {self.lines}")
+
+    def keep_reading(self) -> None:
+        """Take its log away from now on: a full pipe would hold it up."""
+        stream = self.process.stderr
+        assert stream is not None
+        threading.Thread(target=lambda: self.lines.extend(stream), daemon=True).start()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send it a signal, and wait for its end; the rest of its log is in ``lines``."""

@@ -24,15 +24,16 @@ class Line:
         self._stopped = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._hole = False
+        self._since = 0
         self.accepted = 0
 
     def black_hole(self) -> None:
         """From now on what goes in never comes out, in either direction; nothing is closed."""
         self._hole = True
 
-    def clear(self) -> None:
-        """New bytes pass again; those that were swallowed are gone."""
-        self._hole = False
+    def forget(self) -> None:
+        """Connections that stand are half-open from now on; new ones are good."""
+        self._since += 1
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -66,9 +67,10 @@ class Line:
                     one.transport.abort()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        since = self._since
         with contextlib.suppress(OSError):
             while chunk := await source.read(CHUNK):
-                if not self._hole:
+                if not self._hole and since == self._since:
                     sink.write(chunk)
                     await sink.drain()
         sink.transport.abort()

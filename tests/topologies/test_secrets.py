@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio.connection import SSLConnection
 from tests.acceptance.conftest import Shell
 
 from checkpointd.app.rooms import connecting, open_rooms
