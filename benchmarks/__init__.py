@@ -9,7 +9,8 @@ figure is the median over the rounds.
 ``loading``   registries of any size, written past the registry's own scripts, in seconds
 ``figures``   a figure, its target, and the rounds that it is the median of
 ``expiry``    overdue refs against a bare script, and with a hundred times as many settled refs
-``drain``     a replayer that does nothing, against a job a ref in arq (``arq_peer``)
+``drain``     a replayer that does nothing, against a job a ref in arq (``arq_peer``), as arq
+              documents a worker and as one is tuned for this
 ``status``    the status of a million refs, in process
 ``idle``      a daemon with nothing to do, as a process
 """

@@ -51,10 +51,8 @@ def show(figures: Sequence[Figure]) -> None:
     """The table."""
     width = max(len(figure.name) for figure in figures)
     for figure in figures:
-        word = "kept" if figure.is_kept else "MISSED"
         value = f"{figure.value:,.2f} {figure.unit}".strip()
-        target = f"{figure.keeps} {figure.target:g}"
-        print(f"{figure.name:<{width}}  {value:>12}  {target:>8}  {word}")
+        print(f"{figure.name:<{width}}  {value:>12}  {figure.aim:>8}  {figure.verdict}")
         facts = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in figure.facts.items())
         if facts:
             print(f"    {facts}")

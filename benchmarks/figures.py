@@ -18,10 +18,10 @@ class Figure:
 
     name: str
     value: float
-    keeps: str
-    """How it must stand to the target: one of >=, <=, <."""
-    target: float
     unit: str
+    keeps: str = ""
+    """How it must stand to the target: one of >=, <=, <. Empty: a fact, which is not judged."""
+    target: float = 0.0
     rounds: Sequence[float] = ()
     """What it is the median, or the worst, of."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -29,8 +29,20 @@ class Figure:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the target is held."""
-        return bool(_KEEPS[self.keeps](self.value, self.target))
+        """Whether the target is held, if there is one."""
+        return not self.keeps or bool(_KEEPS[self.keeps](self.value, self.target))
+
+    @property
+    def aim(self) -> str:
+        """The target in words; empty where there is none."""
+        return f"{self.keeps} {self.target:g}" if self.keeps else ""
+
+    @property
+    def verdict(self) -> str:
+        """One word on it, for the table."""
+        if not self.keeps:
+            return "fact"
+        return "kept" if self.is_kept else "MISSED"
 
     def document(self) -> dict[str, Any]:
         """The figure as ``--json`` prints it."""
@@ -38,8 +50,8 @@ class Figure:
             "name": self.name,
             "value": round(self.value, 4),
             "unit": self.unit,
-            "target": f"{self.keeps} {self.target:g}",
-            "kept": self.is_kept,
+            "target": self.aim or None,
+            "kept": self.is_kept if self.keeps else None,
             "rounds": [round(r, 4) for r in self.rounds],
             **self.facts,
         }

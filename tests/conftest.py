@@ -41,6 +41,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "server: talks to a real Redis or Valkey server")
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
+    config.addinivalue_line("markers", "faults: breaks servers and processes; `make faults`")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What breaks servers and processes takes minutes, so it has a target of its own."""
+    folders = {Path(__file__).parent / name for name in ("faults", "topologies")}
+    for item in items:
+        if folders & set(item.path.parents):
+            item.add_marker(pytest.mark.faults)
 
 
 def missing(what: str) -> NoReturn:

@@ -2,6 +2,9 @@
 
 Both sides meet before every round, then one finalizes the round's refs while the other expires
 those that are old enough, which all of them are. Prints as JSON what it was told of each.
+
+The sides take turns at beginning, so that each wins its share on any machine: in even rounds the
+reconciler begins when half is finalized, in odd ones the finalizer when the first has expired.
 """
 
 from __future__ import annotations
@@ -22,15 +25,31 @@ from checkpointd.registry.store import Store
 GRACE = timedelta(seconds=1)
 
 
-async def met(store: Store, place: str) -> None:
-    """Return when both sides are here: the second one in opens the door."""
-    await store.write(lambda c: c.incr(place))
-    while int(await store.read(lambda c: c.get(place))) < 2:
+async def seen(store: Store, place: str, least: int) -> None:
+    """Return when the number at ``place`` is at least this: the other process raises it."""
+    while int(await store.read(lambda c: c.get(place)) or 0) < least:  # noqa: ASYNC110 - no event reaches across processes
         await asyncio.sleep(0)
 
 
-async def finalizing(registry: RedisRegistry, ids: list[str]) -> dict[str, str]:
-    """Finalize each, a few at a time; what each answer was."""
+async def met(store: Store, place: str) -> None:
+    """Return when both sides are here: the second one in opens the door."""
+    await store.write(lambda c: c.incr(place))
+    await seen(store, place, 2)
+
+
+async def first_expired(registry: RedisRegistry, ids: list[str]) -> None:
+    """Return when one of these is expired."""
+    while True:
+        for name in ids:
+            record = await registry.record_of(name, "c")
+            if record is not None and record.ref.expired:
+                return
+
+
+async def finalizing(
+    registry: RedisRegistry, store: Store, ids: list[str], half: str
+) -> dict[str, str]:
+    """Finalize each, a few at a time, and say when half is done; what each answer was."""
 
     async def one(name: str) -> str:
         try:
@@ -42,6 +61,8 @@ async def finalizing(registry: RedisRegistry, ids: list[str]) -> dict[str, str]:
     for at in range(0, len(ids), 25):
         lot = ids[at : at + 25]
         told |= dict(zip(lot, await asyncio.gather(*map(one, lot)), strict=True))
+        if 2 * len(told) >= len(ids):
+            await store.write(lambda c: c.set(half, 1))
     return told
 
 
@@ -69,7 +90,15 @@ async def main(url: str, namespace: str, side: str, rounds: int, refs: int) -> d
             )
             random.Random(n).shuffle(ids)  # noqa: S311 - an order, not a secret
         await met(store, f"{namespace}-begin-{n}")
-        told |= await (finalizing(registry, ids) if side == "finalize" else expiring(registry))
+        half = f"{namespace}-half-{n}"
+        if side == "finalize":
+            if n % 2:
+                await first_expired(registry, ids[:5])
+            told |= await finalizing(registry, store, ids, half)
+        else:
+            if n % 2 == 0:
+                await seen(store, half, 1)
+            told |= await expiring(registry)
         await met(store, f"{namespace}-end-{n}")
     await store.aclose()
     return told

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 SEP = "\x1f"
+REFS_SEP = "\x1e"
 STATES = {
     "o": "open",
     "p": "pending",
@@ -103,19 +104,16 @@ class Step(NamedTuple):
     reason: str
 
 
-def step_of(entry: Any) -> Step:
-    """A stream's entry as a step."""
+def steps_of(entry: Any) -> list[Step]:
+    """What a stream's entry tells of: one transition, of each of the refs that it names."""
     at, raw = entry
     got = {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
-    return Step(
-        at.decode(),
-        got["event"],
-        Name(got["thread"], got["checkpoint"]),
-        got["from"],
-        got["to"],
-        got["by"],
-        got["reason"],
-    )
+    return [
+        Step(
+            at.decode(), got["event"], _named(ref), got["from"], got["to"], got["by"], got["reason"]
+        )
+        for ref in got["refs"].split(REFS_SEP)
+    ]
 
 
 @dataclass(slots=True)
@@ -215,7 +213,11 @@ def audit_keys(namespace: str, partitions: int) -> list[str]:
 
 
 def _name(member: bytes) -> Name:
-    thread, _, checkpoint = member.decode().partition(SEP)
+    return _named(member.decode())
+
+
+def _named(member: str) -> Name:
+    thread, _, checkpoint = member.partition(SEP)
     return Name(thread, checkpoint)
 
 

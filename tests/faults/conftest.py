@@ -13,7 +13,7 @@ from tests.passes.world import PARTITIONS, World
 
 from checkpointd.registry.store import Store
 
-from .books import audit_keys, read_books, step_of
+from .books import audit_keys, read_books, steps_of
 from .checker import Evidence, check
 
 _NUMBERS = itertools.count()
@@ -38,7 +38,7 @@ async def examined(url: str, namespace: str) -> list[str]:
     client = aioredis.Redis.from_url(url)
     try:
         steps = {
-            key: [step_of(entry) for entry in await client.xrange(key) or ()]
+            key: [step for entry in await client.xrange(key) or () for step in steps_of(entry)]
             for key in audit_keys(namespace, PARTITIONS)
         }
         return check(Evidence(await read_books(client, namespace, PARTITIONS), steps))

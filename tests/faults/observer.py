@@ -13,7 +13,7 @@ from typing import Any
 import redis.asyncio as aioredis
 import redis.exceptions as rx
 
-from .books import Step, audit_keys, step_of
+from .books import Step, audit_keys, steps_of
 
 
 class Observer:
@@ -85,7 +85,7 @@ class Observer:
         while True:
             entries: Any = await self._client.xrange(key, min=self._seen[key], count=self.LOT)
             for entry in entries:
-                self.steps[key].append(step_of(entry))
+                self.steps[key] += steps_of(entry)
                 self._seen[key] = f"({entry[0].decode()}"
             if len(entries) < self.LOT:
                 return

@@ -75,9 +75,11 @@ class Storm:
         until = loop.time() + seconds
         faults = self._mild_ones() if self._mild else self._all()
         words, weights = zip(*((name, weight) for name, (weight, _) in faults.items()), strict=True)
+        # Each of them once, so that a short storm has them all; then by their weights.
+        first = self._rng.sample(words, len(words))
         try:
             while loop.time() < until:
-                name = self._rng.choices(words, weights)[0]
+                name = first.pop() if first else self._rng.choices(words, weights)[0]
                 task = asyncio.create_task(self._do(name, faults[name][1]), name=f"fault {name}")
                 self._going.add(task)
                 task.add_done_callback(self._going.discard)

@@ -19,7 +19,7 @@ from .checker import Evidence, check, effects_in
 from .run import NAMESPACE, PARTITIONS, Plan, Run
 from .workers import command, environment
 
-THREADS = 40
+THREADS = 30
 WITHIN_S = 60.0
 
 

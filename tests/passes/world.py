@@ -217,7 +217,7 @@ class World:
         self.ledger = DrainLedger(self.store, actor=self.actor, lease_ttl=self.lease_ttl)
         self.operations = Operations(self.store, actor=self.actor)
         self.tallies = Tallies(self.store)
-        self.keeper = Keeper(self.ledger.renew, deadline_s=10, renew_every_s=2)
+        self.keeper = Keeper(self.ledger.renew, ttl_s=15, deadline_s=10, renew_every_s=2)
 
     # Passes --------------------------------------------------------------------------------------
 

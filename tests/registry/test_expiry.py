@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.passes.world import GRACE, OLD, YOUNG, World, many, opened, ref
 
 from checkpointd.domain.refs import to_us
-from checkpointd.domain.states import ExpiryKind, HoldReason, RefState
+from checkpointd.domain.states import ExpiryKind, HoldReason, RefState, WriterLine
 
 pytestmark = pytest.mark.server
 
+KERNEL = WriterLine.KERNEL
 _NUMBERS = itertools.count()
+EARLY = datetime(2024, 5, 1, tzinfo=UTC)
 GRACE_US = GRACE // timedelta(microseconds=1)
 
 
@@ -48,6 +51,33 @@ class TestStep:
         assert first == second
         assert len(first) == 2
         assert (await world.tally()).expired[ExpiryKind.CRASH] == 2
+
+    async def test_a_plain_record_is_cut_into_what_any_other_becomes(self, world: World) -> None:
+        """A kernel ref's record is not taken apart, a legacy one's is."""
+        await world.registry.register(ref("k", line=KERNEL, at=EARLY), finalized=False)
+        await world.registry.register(ref("l", at=EARLY), finalized=False)
+        refs = await world.expiry.expire_members(
+            0, [b"k\x1fc1", b"l\x1fc1"], grace_us=GRACE_US, actor="pass", reason="r"
+        )
+        cut, taken_apart = refs
+        assert replace(cut, thread_id="l", writer_line=WriterLine.LEGACY) == taken_apart
+        assert refs == [(await world.record(r.thread_id)).ref for r in refs]
+        plain, other = await world.store.read_many(
+            [("HGET", world.store.keys.thread(t), "cc1") for t in "kl"]
+        )
+        assert plain.replace(b"\x1fk\x1f", b"\x1fl\x1f", 1) == other
+
+    async def test_sent_again_it_keeps_the_time_of_the_first_and_closes_what_is_due_by_now(
+        self, world: World
+    ) -> None:
+        members = await open_refs(world, "a", "b")
+        lot: dict[str, Any] = {"grace_us": GRACE_US, "actor": "pass", "reason": "r"}
+        (first,) = await world.expiry.expire_members(0, members[:1], **lot)
+        again, second = await world.expiry.expire_members(0, members, **lot)
+        assert again == first
+        assert first.expired_at is not None
+        assert second.expired_at is not None
+        assert first.expired_at < second.expired_at
 
     async def test_another_pass_is_told_of_nothing(self, world: World) -> None:
         members = await open_refs(world, "a")

@@ -212,6 +212,37 @@ class TestAudit:
         assert (await world.operations.audit(since=ahead)).entries == ()
         assert len((await world.operations.audit(since=ahead - 2 * OLD)).entries) == 20
 
+    async def test_refs_that_went_the_same_way_at_once_share_an_entry_and_are_told_each(
+        self, world: World
+    ) -> None:
+        world.store.keys.index = lambda _: 0  # type: ignore[assignment] # all in one partition
+        threads = many(60)
+        for thread in threads:
+            await world.registry.register(ref(thread), finalized=False)
+        assert len(await world.reconcile()) == 60
+        page = await world.operations.audit()
+        expired = [e for e in page.entries if e.event == "ref_expired"]
+        assert {e.thread_id for e in expired} == set(threads)
+        assert {(e.checkpoint_id, e.was, e.became) for e in expired} == {("c1", "open", "expired")}
+        assert len(page.entries) == 120
+        key = world.store.keys.all[0].audit
+        assert await world.store.read(lambda c: c.xlen(key)) == 60 + 3
+        assert len((await world.operations.audit(most=7)).entries) == 7
+        assert len((await world.operations.audit(thread=threads[0])).entries) == 2
+
+    async def test_each_ref_of_a_shared_entry_counts_as_trimmed(self, world: World) -> None:
+        world.store.keys.index = lambda _: 0  # type: ignore[assignment] # all in one partition
+        for thread in many(30):
+            await world.registry.register(ref(thread), finalized=False)
+        await world.reconcile()
+        key = world.store.keys.all[0].audit
+        await world.store.write(lambda c: c.xtrim(key, maxlen=1, approximate=False))
+        page = await world.operations.audit()
+        assert (len(page.entries), page.trimmed) == (5, 55)
+        assert (await world.operations.audit(thread="none")).trimmed == 55
+        await world.store.write(lambda c: c.xtrim(key, maxlen=0, approximate=False))
+        assert (await world.operations.audit()).trimmed == 60
+
     async def test_it_says_how_much_was_trimmed(self, world: World) -> None:
         for thread in many(20):
             await world.registry.register(ref(thread))

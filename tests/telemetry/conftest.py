@@ -46,7 +46,11 @@ def lines() -> Iterator[list[Any]]:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+    ours = logging.getLogger("checkpointd")
+    level = ours.level
+    ours.setLevel(logging.DEBUG)
     yield capture.entries
+    ours.setLevel(level)
     structlog.reset_defaults()
 
 

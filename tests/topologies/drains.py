@@ -50,7 +50,11 @@ async def registered(world: World, names: list[str]) -> None:
 
 @asynccontextmanager
 async def a_world(url: str, **how: object) -> AsyncIterator[World]:
-    """A registry of the test's own, its leases kept; at the end its books are held to its refs."""
+    """A registry of the test's own, its leases kept; at the end its books are held to its refs.
+
+    Its leases are short, since those of a claim that was lost are waited for.
+    """
+    how.setdefault("lease_ttl", timedelta(seconds=4))
     async with opened(url, f"drain-{next(_NUMBERS)}", **how) as world:
         kept = asyncio.create_task(world.keeper.run(), name="keeper")
         try:

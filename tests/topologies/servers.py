@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from tests.conftest import server_binary
 
 READY_WITHIN_S = 20.0
@@ -96,6 +98,7 @@ class Node:
             port=self.port,
             socket_timeout=5,
             decode_responses=True,
+            retry=Retry(NoBackoff(), 0),
             **self.login,
         ) as client:
             return client.execute_command(*command)

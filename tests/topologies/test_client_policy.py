@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 import redis
@@ -109,8 +110,7 @@ def _says(node: Node, word: str) -> bool:
 def loading(binary: str) -> Iterator[Trouble]:
     with Node(binary=binary) as node:
         with redis.Redis(port=node.port) as client:
-            for at in range(0, 20_000, 5_000):
-                client.mset({f"k{n}": "v" * 64 for n in range(at, at + 5_000)})
+            client.mset({f"k{n}": "v" * 64 for n in range(3_000)})
             client.save()
         node.kill()
         node.options = (
@@ -122,10 +122,7 @@ def loading(binary: str) -> Iterator[Trouble]:
         node.start(wait=False)
         wait_until(lambda: _says(node, "LOADING"), "the reading of its data")
 
-        def hasten() -> None:
-            node.ask("CONFIG", "SET", "key-load-delay", 0)
-
-        yield Trouble(node, hasten, reads_too=True)
+        yield Trouble(node, lambda: None, reads_too=True)
 
 
 @contextmanager
@@ -158,8 +155,11 @@ TROUBLES: dict[str, tuple[Callable[[str], Any], bool]] = {
 
 
 class TestARefusal:
-    @pytest.mark.parametrize("server", list(SERVERS))
-    @pytest.mark.parametrize("word", list(TROUBLES))
+    @pytest.mark.parametrize(
+        ("word", "server"),
+        # A Redis 6.2 could not be slowed down in its loading, so it is not seen at it.
+        [(w, s) for w in TROUBLES for s in SERVERS if (w, s) != ("LOADING", "oldest")],
+    )
     async def test_is_named_classed_and_over_when_its_cause_is(
         self, word: str, server: str
     ) -> None:
@@ -167,13 +167,14 @@ class TestARefusal:
         with trouble_of(SERVERS[server]()) as trouble:
             store = Store(Connecting(url=url_of(trouble.node)), namespace="n", partitions=2)
             try:
-                asked: list[Callable[[], Any]] = [
-                    lambda: store.meta("meta_create", 1, 1, 2, "default"),
-                    lambda: store.write(lambda c: c.hset("{n:meta}", "f", "1")),
-                ]
+                asked: list[Callable[[], Any]] = []
+                if (word, server) != ("NOREPLICAS", "oldest"):  # 6.2 lets scripts pass
+                    asked.append(lambda: store.claim_place(environment="default"))
+                if word != "MASTERDOWN":  # a plain write is told READONLY before that
+                    asked.append(lambda: store.write(lambda c: c.hset("{n:x}", "f", "1")))
                 if trouble.reads_too:
-                    asked.append(lambda: store.read(lambda c: c.hgetall("{n:meta}")))
-                    asked.append(lambda: store.read_many([("HGETALL", "{n:meta}")] * 2))
+                    asked.append(lambda: store.read(lambda c: c.hgetall("{n:x}")))
+                    asked.append(lambda: store.read_many([("HGETALL", "{n:x}")] * 2))
                 for ask in asked:
                     with pytest.raises(StoreRefusedError, match=word) as refused:
                         await ask()
@@ -212,11 +213,14 @@ class TestARefusal:
         assert refused.value.transient
 
     async def test_for_want_of_connections_is_transient(self) -> None:
-        with Node(("--maxclients", "1"), binary=installed_server()) as node:
-            with redis.Redis(port=node.port) as client:
-                client.ping()
-                with pytest.raises(StoreError, match="max number of clients|MAXCLIENTS"):
-                    await Store.open(url_of(node))
+        with (
+            Node(("--maxclients", "1"), binary=installed_server()) as node,
+            redis.Redis(port=node.port) as client,
+        ):
+            client.ping()
+            with pytest.raises(StoreRefusedError, match="MAXCLIENTS") as refused:
+                await Store.open(url_of(node))
+        assert refused.value.transient
 
     def test_that_is_about_one_command_only_is_none_of_the_stores(self) -> None:
         assert refusal_of("WRONGTYPE Operation against a key holding the wrong kind").word == ""
@@ -285,15 +289,13 @@ class TestReadiness:
 
 async def _page_says(address: str, what: str) -> None:
     async with asyncio.timeout(10):
-        while what not in await asyncio.to_thread(_page, f"{address}/readyz?verbose"):
+        while what not in await asyncio.to_thread(_page, f"{address}/readyz?verbose"):  # noqa: ASYNC110 - a page has no event to wait on
             await asyncio.sleep(0.05)
 
 
 def _page(url: str) -> str:
-    import urllib.error
-
     try:
-        with urlopen(url, timeout=5) as answer:  # noqa: S310 - of our own
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - of our own
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:
         with error:

@@ -12,28 +12,12 @@ from .servers import Node, program_version
 pytestmark = pytest.mark.server
 
 
-class TestTheOldestServer(test_redis._OnAStore):
-    """The whole contract on Redis 6.2."""
-
-    @pytest.fixture
-    def url(self, oldest: Node) -> str:
-        return f"redis://127.0.0.1:{oldest.port}"
-
-
 class TestTheOldestServerInTheOldProtocol(test_redis._OnAStore):
-    """The whole contract on Redis 6.2, in RESP2."""
+    """The whole contract on Redis 6.2, in RESP2; on newer ones in RESP3 it is run elsewhere."""
 
     @pytest.fixture
     def url(self, oldest: Node) -> str:
         return f"redis://127.0.0.1:{oldest.port}?protocol=2"
-
-
-class TestValkeyInTheOldProtocol(test_redis._OnAStore):
-    """The whole contract on Valkey, in RESP2."""
-
-    @pytest.fixture
-    def url(self, valkey: Node) -> str:
-        return f"redis://127.0.0.1:{valkey.port}?protocol=2"
 
 
 class EveryServer:

@@ -93,6 +93,7 @@ class TestTheRule:
             client.execute_command(*command)
 
 
+@pytest.mark.parametrize("server", ["installed"], indirect=True)
 class TestOneRightFewer:
     @pytest.mark.parametrize("right", [r for r in RIGHTS if r not in OF_A_CLUSTER])
     async def test_is_one_too_few(self, fresh: Node, right: str) -> None:

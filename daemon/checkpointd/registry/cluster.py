@@ -119,7 +119,7 @@ class Cluster(AsyncCoreCommands):  # the commands by name; all end in ``execute_
         for i in left:
             address = asking.get(i) or self._owner(commands[i])
             if address is None:
-                replies[i] = rx.ClusterDownError("no node serves this slot")
+                replies[i] = rx.ClusterDownError("CLUSTERDOWN no node serves this slot")
             else:
                 lots.setdefault(address, []).append(i)
         answers = await asyncio.gather(
@@ -219,7 +219,7 @@ class Cluster(AsyncCoreCommands):  # the commands by name; all end in ``execute_
             await self._let_go()
         else:
             self._stale = True
-            raise told if not fullest else rx.ClusterDownError("it serves no slots")
+            raise told if not fullest else rx.ClusterDownError("CLUSTERDOWN no node serves slots")
 
     def _node(self, address: Address) -> aioredis.Redis:
         if address not in self._nodes:

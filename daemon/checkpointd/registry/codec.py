@@ -191,6 +191,27 @@ def _ref(thread_id: str, checkpoint_id: str, fields: list[str]) -> CheckpointRef
     )
 
 
+def decode_expired(
+    thread_id: str, checkpoint_id: str, answer: bytes, *, reason: str, now: datetime
+) -> CheckpointRef:
+    """The ref that a script has expired at ``now``, or at the time that ``answer`` names.
+
+    ``answer`` is its line's letter and its created_at. Errors as ``decode_record``.
+    """
+    created, _, then = answer[1:].partition(b"\x1f")
+    try:
+        return CheckpointRef.crashed(
+            thread_id,
+            checkpoint_id,
+            _LINES[chr(answer[0])],
+            from_us(int(created)),
+            reason=reason,
+            at=_moment(then.decode()) if then else now,
+        )
+    except (LookupError, ValueError, OverflowError) as error:
+        raise _out_of_range(thread_id, checkpoint_id, error) from error
+
+
 @lru_cache(maxsize=64)
 def _moment(us: str) -> datetime:
     """A time that many records share, since one script changed them."""

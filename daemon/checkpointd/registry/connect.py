@@ -10,6 +10,7 @@ sentinels and clusters in ``?ssl=true`` for TLS.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,7 @@ import redis.exceptions as rx
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import (
+    MasterNotFoundError,
     Sentinel,
     SentinelConnectionPool,
     SentinelManagedConnection,
@@ -101,6 +103,36 @@ def packing_in_c(connection: type) -> type:
     return type(f"Packing{connection.__name__}", (_PacksInC, connection), {})
 
 
+class _Sentinels(Sentinel):
+    """Asks all sentinels at once, so that one which never answers holds nobody up."""
+
+    @override
+    async def discover_master(self, service_name: str) -> Any:
+        alone = [self._one(watcher, service_name) for watcher in self.sentinels]
+        told: Exception = MasterNotFoundError(f"no sentinel knows a primary named {service_name!r}")
+        asking = [asyncio.create_task(one, name="ask-sentinel") for one in alone]
+        try:
+            for answer in asyncio.as_completed(asking):
+                try:
+                    return await answer
+                except MasterNotFoundError as error:
+                    told = error
+                except (rx.RedisError, OSError) as error:
+                    if not isinstance(told, MasterNotFoundError):
+                        told = error
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        raise told
+
+    async def _one(self, watcher: Any, service_name: str) -> tuple[str, int]:
+        state = (await watcher.sentinel_masters()).get(service_name)
+        if not state or not self.check_master_state(state, service_name):
+            raise MasterNotFoundError(f"the sentinels see no primary named {service_name!r}")
+        return str(state["ip"]), int(state["port"])
+
+
 class _SentinelPool(SentinelConnectionPool, aioredis.BlockingConnectionPool):
     """Connections to whoever is the primary; bounded, and a burst waits."""
 
@@ -162,10 +194,10 @@ def _watched(how: Connecting, *, retried: bool) -> Client:
         raise ConfigError(["redis.url names no primary: redis+sentinel://host:26379/NAME"])
     options = _options(how, retried=retried) | _tls(how)
     unasked = ("credential_provider", "username", "password")  # those are the primary's
-    sentinel = Sentinel(  # type: ignore[no-untyped-call] # redis-py leaves it untyped
+    sentinel = _Sentinels(  # type: ignore[no-untyped-call] # redis-py leaves it untyped
         _hosts(parts.netloc, 26379),
         sentinel_kwargs={k: v for k, v in options.items() if k not in unasked}
-        | ({"ssl": True} if _is_secure(how.url) else {}),
+        | {"retry": Retry(NoBackoff(), 0), "ssl": _is_secure(how.url)},
     )
     kind = SentinelManagedSSLConnection if _is_secure(how.url) else SentinelManagedConnection
     pool = _SentinelPool(  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ a half-copied change, and any replica's census completes it.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -141,10 +142,8 @@ class Control:
     async def halt(self, *, reason: str, actor: str, epoch: int) -> bool:
         """Stop the drain, judged at ``epoch``; ``False`` if it was stopped or resumed meanwhile."""
         reply = await self._store.meta("control_halt", clean(reason), clean(actor, 120), epoch)
-        if reply[0] != b"halted":
-            return False
-        await self.complete("the halt")
-        return True
+        await self.complete("the halt")  # also where a lost reply hid that it was declared here
+        return bool(reply[0] == b"halted")
 
     async def judge_anew(self) -> None:
         """Begin a new window of the breaker here: the last one was well."""
@@ -160,7 +159,8 @@ class Control:
     async def give_canary(self, unused: int, *, epoch: str) -> None:
         """Give back what was taken for that epoch and not claimed."""
         if unused > 0:
-            await self._store.meta("give_allowance", "canary_left", unused, epoch)
+            token = secrets.token_hex(8)
+            await self._store.meta("give_allowance", "canary_left", unused, epoch, token)
 
     async def replays(self) -> tuple[int, int]:
         """Replays that failed for reasons of their own, and that ended at all, store-wide."""

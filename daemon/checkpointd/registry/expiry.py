@@ -9,12 +9,15 @@ from datetime import datetime, timedelta
 
 from checkpointd.domain.refs import CheckpointRef, from_us, to_us
 from checkpointd.domain.states import HoldReason
-from checkpointd.registry.codec import clean, decode_ref, microseconds
+from checkpointd.registry.codec import clean, decode_expired, decode_ref, microseconds
 from checkpointd.registry.keys import split_member
 from checkpointd.registry.store import Store
 
 BATCH = 250
 """Refs in one script: one or two milliseconds of the store's time, and under five where it is busy."""
+
+_STAYS = frozenset({b"closed", b"young", b"unknown", b"corrupt"})
+"""What the script answers of a ref that this pass has not expired."""
 
 HEARTBEAT_GAP = timedelta(minutes=10)
 """So long without a heartbeat, and nobody was watching, or this is yesterday's store."""
@@ -131,16 +134,18 @@ class Expiry:
         Again with the same actor: the same refs.
         """
         pairs = [split_member(member) for member in members]
-        replies = await self._store.at(
+        reason = clean(reason)
+        now, *answers = await self._store.at(
             partition,
             "expire_overdue",
-            [self._store.keys.thread(thread) for thread, _ in pairs],
-            [grace_us, actor, clean(reason), *members],
+            [self._store.keys.thread_in(partition, thread) for thread, _ in pairs],
+            [grace_us, actor, reason, *members],
         )
+        expired_at = from_us(int(now))
         return [
-            decode_ref(thread, checkpoint, raw)
-            for (thread, checkpoint), raw in zip(pairs, replies, strict=True)
-            if raw[:2] == b"1\x1f"
+            decode_expired(thread, checkpoint, answer, reason=reason, now=expired_at)
+            for (thread, checkpoint), answer in zip(pairs, answers, strict=True)
+            if answer not in _STAYS
         ]
 
     # The brake -----------------------------------------------------------------------------------
@@ -166,7 +171,8 @@ class Expiry:
 
     async def allow(self, *, count: int, reason: str, actor: str) -> int:
         """Let ``count`` expiries happen, whatever holds them."""
-        return int(await self._store.meta("expiry_allow", count, clean(reason), clean(actor, 120)))
+        by, token = clean(actor, 120), secrets.token_hex(8)
+        return int(await self._store.meta("expiry_allow", count, clean(reason), by, token))
 
     async def take_allowed(self, want: int) -> int:
         """Take from the operator's allowance; 0 when it is used up."""
@@ -175,4 +181,5 @@ class Expiry:
     async def give_allowed(self, unused: int) -> None:
         """Give back what was taken and not used."""
         if unused > 0:
-            await self._store.meta("give_allowance", "allowed", unused, "")
+            token = secrets.token_hex(8)
+            await self._store.meta("give_allowance", "allowed", unused, "", token)

@@ -56,6 +56,7 @@ class Keys:
     def __init__(self, namespace: str, partitions: int) -> None:
         self.namespace = namespace
         self.partitions = partitions
+        self._tags = [f"{{{namespace}:{p}}}" for p in range(partitions)]
         self.meta = f"{{{namespace}:meta}}"
         self.meta_audit = f"{self.meta}:audit"
         self.meta_passes = f"{self.meta}:passes"
@@ -70,7 +71,7 @@ class Keys:
 
     def tag(self, partition: int) -> str:
         """The hash tag of a partition."""
-        return f"{{{self.namespace}:{partition}}}"
+        return self._tags[partition]
 
     def of(self, thread_id: str) -> PartitionKeys:
         """The seven keys of the thread's partition."""
@@ -78,7 +79,11 @@ class Keys:
 
     def thread(self, thread_id: str) -> str:
         """hash: the thread's refs (fields ``c…``), boundaries (``b…``) and newest ones (``>…``)."""
-        return f"{self.tag(self.index(thread_id))}:thread:{thread_id}"
+        return self.thread_in(self.index(thread_id), thread_id)
+
+    def thread_in(self, partition: int, thread_id: str) -> str:
+        """The same, where the thread's partition is known."""
+        return f"{self._tags[partition]}:thread:{thread_id}"
 
     def turns(self, thread_id: str) -> str:
         """hash: the thread's turn states, beside its refs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from checkpointd.domain.errors import (
     AlreadyMigratedError,
@@ -127,35 +127,22 @@ class DrainLedger:
         busy = corrupt = 0
         for answer in rest[2:]:
             index = int(answer[0])
-            thread, checkpoint, token = wanted[index]
+            thread, checkpoint, _ = wanted[index]
             match answer[1]:
                 case b"busy":
                     busy += 1
                 case b"corrupt":
                     corrupt += 1
-                case b"quarantined":
-                    quarantined.append(decode_record(thread, checkpoint, answer[2]))
-                case b"held":
-                    _, _, fence, attempts, raw, boundary, boundary_id = answer
-                    claimed = decode_claimed(thread, checkpoint, raw)
-                    leases.append(
-                        Lease(
-                            thread_id=thread,
-                            checkpoint_id=checkpoint,
-                            fence=int(fence),
-                            token=token,
-                            attempt=int(attempts),
-                            created_at=claimed.created_at,
-                            boundary=decode_boundary(thread, boundary_id.decode(), boundary)
-                            if boundary
-                            else None,
-                            own_boundary=bool(boundary) and bool(claimed.boundary_id),
-                            stands_in_for=claimed.stands_in_for,
-                            confirmed=claimed.confirmed_at is not None
-                            and claimed.confirmed_at >= frozen_at,
-                            acquired_at=now,
-                        )
-                    )
+                case b"quarantined" | b"held":
+                    try:
+                        if answer[1] == b"held":
+                            leases.append(_lease(wanted[index], answer, now, frozen_at))
+                        else:
+                            quarantined.append(decode_record(thread, checkpoint, answer[2]))
+                    except CorruptRecordError:
+                        # The others' leases must not be lost over it. Its own runs out, and its
+                        # attempts are counted, so a claim takes it to quarantine in the end.
+                        corrupt += 1
         return Claim("go", tuple(leases), busy, tuple(quarantined), corrupt)
 
     async def acquire(self, thread_id: str, checkpoint_id: str, *, token: str) -> Lease:
@@ -303,3 +290,23 @@ class DrainLedger:
         if link is None:
             raise CorruptRecordError(lease.name, "it is migrated and has no link")
         return Committed(link, ReplayOutcome(word.decode()))
+
+
+def _lease(wanted: Taken, answer: Sequence[bytes], now: datetime, frozen_at: datetime) -> Lease:
+    """The lease that a claim's answer grants, or ``CorruptRecordError``."""
+    thread, checkpoint, token = wanted
+    _, _, fence, attempts, raw, boundary, boundary_id = answer
+    claimed = decode_claimed(thread, checkpoint, raw)
+    return Lease(
+        thread_id=thread,
+        checkpoint_id=checkpoint,
+        fence=int(fence),
+        token=token,
+        attempt=int(attempts),
+        created_at=claimed.created_at,
+        boundary=decode_boundary(thread, boundary_id.decode(), boundary) if boundary else None,
+        own_boundary=bool(boundary) and bool(claimed.boundary_id),
+        stands_in_for=claimed.stands_in_for,
+        confirmed=claimed.confirmed_at is not None and claimed.confirmed_at >= frozen_at,
+        acquired_at=now,
+    )

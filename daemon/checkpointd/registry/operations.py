@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
 from checkpointd.domain.errors import CorruptRecordError
 from checkpointd.domain.refs import from_us, to_us
@@ -24,10 +25,13 @@ from checkpointd.domain.states import (
     WriterLine,
 )
 from checkpointd.registry.codec import clean, decode_record
-from checkpointd.registry.keys import member, split_member
+from checkpointd.registry.keys import SEP, PartitionKeys, member, split_member
 from checkpointd.registry.store import Store
 
 LOT = 200
+
+NEXT_REF = "\x1e"
+"""Between the refs of one entry of the audit. Ids hold no control characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,43 +236,46 @@ class Operations:
         if thread is not None:
             return await self._audit_of(thread, since=since, most=most)
         floor = f"{to_us(since) // 1000}" if since else "-"
-        streams = [*(keys.audit for keys in self._store.keys.all), self._store.keys.meta_audit]
+        keys = self._store.keys
         commands: list[tuple[str | int | bytes, ...]] = [
-            ("XREVRANGE", stream, "+", floor, "COUNT", most) for stream in streams
+            ("XREVRANGE", stream, "+", floor, "COUNT", most)
+            for stream in (*(p.audit for p in keys.all), keys.meta_audit)
         ]
-        commands += [("XLEN", stream) for stream in streams]
-        commands += [("HGET", keys.counters, "audited") for keys in self._store.keys.all]
-        commands.append(("HGET", self._store.keys.meta, "audited"))
+        commands += [("XLEN", keys.meta_audit), ("HGET", keys.meta, "audited")]
+        for partition in keys.all:
+            commands += _trimming_of(partition)
         replies = await self._store.read_many(commands)
-        n = len(streams)
+        streams, (kept, written), oldest = (
+            replies[: keys.partitions + 1],
+            replies[keys.partitions + 1 : keys.partitions + 3],
+            replies[keys.partitions + 3 :],
+        )
         rows = sorted(
             (
                 (_stream_order(entry_id), fields)
-                for stream in replies[:n]
+                for stream in streams
                 for entry_id, fields in stream or ()
                 if fields
             ),
             key=lambda row: row[0],  # two partitions may give one id in one millisecond
         )
-        trimmed = sum(int(w or 0) for w in replies[2 * n :]) - sum(replies[n : 2 * n])
-        return AuditPage(
-            entries=tuple(_entry(order[0], fields) for order, fields in rows[-most:]),
-            trimmed=max(0, trimmed),
-        )
+        entries = [entry for order, fields in rows for entry in _entries(order[0], fields)]
+        trimmed = sum(map(_trimmed, oldest[0::2], oldest[1::2])) + int(written or 0) - kept
+        return AuditPage(entries=tuple(entries[-most:]), trimmed=trimmed)
 
     async def _audit_of(self, thread: str, *, since: datetime | None, most: int) -> AuditPage:
         keys = self._store.keys.of(thread)
         floor = f"{to_us(since) // 1000}" if since else "-"
-        rows, kept, written = await self._store.read_many(
-            [
-                ("XRANGE", keys.audit, floor, "+"),
-                ("XLEN", keys.audit),
-                ("HGET", keys.counters, "audited"),
-            ]
+        rows, *oldest = await self._store.read_many(
+            [("XRANGE", keys.audit, floor, "+"), *_trimming_of(keys)]
         )
-        entries = [_entry(_stream_order(entry_id)[0], fields) for entry_id, fields in rows]
-        mine = [entry for entry in entries if entry.thread_id == thread]
-        return AuditPage(entries=tuple(mine[-most:]), trimmed=max(0, int(written or 0) - kept))
+        mine = [
+            entry
+            for entry_id, fields in rows
+            for entry in _entries(_stream_order(entry_id)[0], fields)
+            if entry.thread_id == thread
+        ]
+        return AuditPage(entries=tuple(mine[-most:]), trimmed=_trimmed(*oldest))
 
     # Verify --------------------------------------------------------------------------------------
 
@@ -433,15 +440,35 @@ def _stream_order(entry_id: bytes) -> tuple[int, int]:
     return int(ms), int(seq)
 
 
-def _entry(ms: int, fields: Mapping[bytes, bytes] | Sequence[bytes]) -> AuditEntry:
+def _entries(ms: int, fields: Mapping[bytes, bytes] | Sequence[bytes]) -> list[AuditEntry]:
+    """What one entry of a stream tells: one transition for each of its refs."""
     f = {k.decode(): v.decode("utf-8", "replace") for k, v in _items(fields)}
-    return AuditEntry(
-        at=from_us(ms * 1000),
-        event=f.get("event", ""),
-        thread_id=f.get("thread", ""),
-        checkpoint_id=f.get("checkpoint", ""),
-        was=f.get("from", ""),
-        became=f.get("to", ""),
-        by=f.get("by", ""),
-        reason=f.get("reason", ""),
-    )
+    at = from_us(ms * 1000)
+    return [
+        AuditEntry(
+            at=at,
+            event=f.get("event", ""),
+            thread_id=thread,
+            checkpoint_id=checkpoint,
+            was=f.get("from", ""),
+            became=f.get("to", ""),
+            by=f.get("by", ""),
+            reason=f.get("reason", ""),
+        )
+        for thread, _, checkpoint in (
+            name.partition(SEP) for name in f.get("refs", "").split(NEXT_REF)
+        )
+    ]
+
+
+def _trimming_of(keys: PartitionKeys) -> list[tuple[str | int | bytes, ...]]:
+    """The reads that ``_trimmed`` takes the answers of."""
+    return [("XRANGE", keys.audit, "-", "+", "COUNT", 1), ("HGET", keys.counters, "audited")]
+
+
+def _trimmed(oldest: Sequence[Any], written: bytes | None) -> int:
+    """How many transitions came before the oldest entry of a partition that is still there."""
+    if not oldest:
+        return int(written or 0)
+    fields = dict(_items(oldest[0][1]))
+    return int(fields[b"audited"]) - fields[b"refs"].count(NEXT_REF.encode()) - 1

@@ -145,6 +145,11 @@ class Metrics:
             ["phase"],
             registry=registry,
         )
+        self.drain_replays_stuck = Counter(
+            "checkpointd_drain_replays_stuck",
+            "Replays that went on a lease's TTL after they were cancelled. Each keeps its place.",
+            registry=registry,
+        )
         self.drain_leases_held = Gauge(
             "checkpointd_drain_leases_held",
             "Leases that this replica holds now.",

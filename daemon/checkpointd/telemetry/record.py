@@ -8,6 +8,7 @@ round between.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never
@@ -15,7 +16,7 @@ from typing import Any, assert_never
 import structlog
 
 from checkpointd.domain.errors import CheckpointdError, ConfigError
-from checkpointd.domain.refs import CheckpointRef
+from checkpointd.domain.refs import CheckpointRef, Lease
 from checkpointd.domain.reports import AdoptReport, DrainReport, ReconcileReport, ReplayEnd
 from checkpointd.domain.states import (
     AdoptOutcome,
@@ -32,6 +33,8 @@ from checkpointd.domain.tally import WRITTEN_AFTER_FREEZE, DrainStatus, StoreTal
 from checkpointd.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger(__name__)
+_levels = logging.getLogger(__name__)
+"""Says whether a line would be written, before it is made."""
 
 GOOD = frozenset({PassOutcome.SUCCESS, PassOutcome.SKIPPED, PassOutcome.HELD})
 """Ends of a run that did what it should: also one that another replica did, or that was held."""
@@ -42,6 +45,9 @@ FAILED_REPLAYS = frozenset(
         ReplayOutcome.REFUSED,
         ReplayOutcome.LEASE_LOST,
     }
+)
+ENDED_WELL = frozenset(
+    {ReplayOutcome.MIGRATED, ReplayOutcome.ALREADY_MIGRATED, ReplayOutcome.SUPERSEDED}
 )
 NEWS = (
     AdoptOutcome.NEW,
@@ -253,6 +259,8 @@ class Recorder:
         self._write_end(end)
 
     def _write_end(self, end: ReplayEnd) -> None:
+        if end.outcome in ENDED_WELL and not _levels.isEnabledFor(logging.INFO):
+            return  # a busy drain has thousands of these a second, and a line is dear to make
         facts: dict[str, Any] = {
             "thread_id": end.thread_id,
             "checkpoint_id": end.checkpoint_id,
@@ -285,6 +293,18 @@ class Recorder:
                 log.error("ref_quarantined", **facts)
             case _:
                 assert_never(end.outcome)
+
+    def replay_stuck(self, lease: Lease) -> None:
+        """A replay goes on, a TTL after it was cancelled. Called once for each."""
+        self.metrics.drain_replays_stuck.inc()
+        log.error(
+            "replay_stuck",
+            thread_id=lease.thread_id,
+            checkpoint_id=lease.checkpoint_id,
+            fence=lease.fence,
+            attempt=lease.attempt,
+            effect="it ignores cancellation, and keeps a place until the process ends",
+        )
 
     def leases_held(self, count: int) -> None:
         """This replica holds so many leases now."""

@@ -26,6 +26,8 @@ else
   value = integer(redis.call('HINCRBY', COUNTERS, 'fence', 1)) .. ':' .. ARGV[3]
   redis.call('SET', KEYS[9], value, 'PX', ARGV[4])
   rec[LEASE], rec[ATTEMPTS] = value, integer((tonumber(rec[ATTEMPTS]) or 0) + 1)
+  -- A hold would keep it out of the due index, where nobody finds it if this holder dies.
+  rec[HOLD] = ''
   shift(KEYS[8], ARGV[1], ARGV[2], rec, 'x', now_us() + tonumber(ARGV[4]) * 1000, ARGV[5],
     'ref_claimed', rec[CODE])
   settle()

@@ -47,7 +47,7 @@ for n = 0, (#ARGV - 5) / 2 - 1 do
   elseif value and token_of(value) ~= token then
     redis.call('ZADD', DUE_IX, integer(now_us() + redis.call('PTTL', lease_key) * 1000), member)
     answer = {n, 'busy'}
-  elseif not value and tonumber(rec[ATTEMPTS] == '' and 0 or rec[ATTEMPTS]) >= max_attempts then
+  elseif not value and (tonumber(rec[ATTEMPTS]) or 0) >= max_attempts then
     rec[CODE], rec[LEASE] = 'attempts_exhausted', ''
     shift(thread_key, thread, checkpoint, rec, 'q', 0, actor, 'ref_quarantined', '')
     answer = {n, 'quarantined', pack_record(rec)}

@@ -19,7 +19,7 @@ if rec[STATE] == 'e' then
     rec[LATE] = integer(now_us())
     store(thread_key, checkpoint, rec)
     count('late', 1)
-    audit('ref_finalized_late', thread, checkpoint, 'expired', 'expired', actor, rec[REASON])
+    audit('ref_finalized_late', thread .. SEP .. checkpoint, 'expired', 'expired', actor, rec[REASON])
     settle()
   end
   return {'expired', pack_record(rec)}

@@ -13,14 +13,19 @@
 --          which keeps indexes, counters and the audit equal to the state. What a batch can
 --          write once is written by `settle`, which each script calls last: the counters, the
 --          members that leave the open index (none comes back to it in the script in which it
---          left), and the trimming of the audit.
+--          left), and the audit.
+--
+-- An entry of the audit tells of up to 25 refs that one script took the same way: `event`, `from`,
+--          `to`, `by`, `reason`; `refs`, their members, with record separators between them; and
+--          `audited`, how many transitions have been audited up to its last one, by which a
+--          reader knows how many were trimmed.
 --
 -- Why here: the same step must mean the same in every script, or an index and a state part.
 
 local OPEN_IX, DUE_IX, UNFINISHED_IX, QUARANTINE_IX = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local COUNTERS, CONTROL, AUDIT = KEYS[5], KEYS[6], KEYS[7]
 local SEP = '\31'
-local AUDIT_LENGTH = 5000
+local AUDIT_LENGTH, AUDIT_REFS, NEXT_REF = 2000, 25, '\30'
 local SUPERSEDED = 'superseded: the thread moved on to another checkpoint'
 
 -- A record's fields, in the order in which they are stored.
@@ -94,26 +99,52 @@ local function fresh_record(line, created)
   return unpack_record(concat({'1', '', line, created}, SEP))
 end
 
-local deltas, of_legacy, of_kernel, closed, audited = {}, {}, {}, {}, 0
+local deltas, of_legacy, of_kernel, closed = {}, {}, {}, {}
 local function count(field, by) deltas[field] = (deltas[field] or 0) + by end
+
+-- Write that these members were taken from one state to another.
+local function audit_all(event, members, from, to, actor, reason)
+  for first = 1, #members, AUDIT_REFS do
+    local last = math.min(first + AUDIT_REFS - 1, #members)
+    local audited = call('HINCRBY', COUNTERS, 'audited', last - first + 1)
+    call('XADD', AUDIT, 'MAXLEN', '~', AUDIT_LENGTH, '*', 'event', event, 'from', from, 'to', to,
+      'by', actor, 'reason', reason, 'refs', concat(members, NEXT_REF, first, last),
+      'audited', integer(audited))
+  end
+end
+
+-- The transitions that are not written yet, by kind. One full entry writes them all, in the order
+-- in which their kinds came up: so those of one ref stay in their order.
+local kinds, kinds_in_order = {}, {}
+local function write_audit()
+  for _, kind in ipairs(kinds_in_order) do
+    audit_all(kind.event, kind.members, kind.from, kind.to, kind.actor, kind.reason)
+  end
+  kinds, kinds_in_order = {}, {}
+end
+
+local function audit(event, member, from, to, actor, reason)
+  local name = concat({event, from, to, actor, reason}, SEP)
+  local kind = kinds[name]
+  if not kind then
+    kind = {event = event, from = from, to = to, actor = actor, reason = reason, members = {}}
+    kinds[name] = kind
+    kinds_in_order[#kinds_in_order + 1] = kind
+  end
+  local members = kind.members
+  members[#members + 1] = member
+  if #members == AUDIT_REFS then write_audit() end
+end
+
 local function settle()
   for state, by in pairs(of_legacy) do count('legacy:' .. WORD[state], by) end
   for state, by in pairs(of_kernel) do count('kernel:' .. WORD[state], by) end
-  if audited > 0 then
-    count('audited', audited)
-    call('XTRIM', AUDIT, 'MAXLEN', '~', AUDIT_LENGTH)
-  end
+  write_audit()
   for field, by in pairs(deltas) do
     if by ~= 0 then call('HINCRBY', COUNTERS, field, integer(by)) end
   end
   if closed[1] then call('ZREM', OPEN_IX, unpack(closed)) end
-  deltas, of_legacy, of_kernel, closed, audited = {}, {}, {}, {}, 0
-end
-
-local function audit(event, thread, checkpoint, from, to, actor, reason)
-  call('XADD', AUDIT, '*', 'event', event, 'thread', thread, 'checkpoint', checkpoint,
-    'from', from, 'to', to, 'by', actor, 'reason', reason)
-  audited = audited + 1
+  deltas, of_legacy, of_kernel, closed = {}, {}, {}, {}
 end
 
 local function store(thread_key, checkpoint, rec)
@@ -155,10 +186,12 @@ local function shift(thread_key, thread, checkpoint, rec, to, due, actor, event,
   end
   rec[STATE], rec[CHANGED], rec[BY] = to, now_text(), actor
   local raw = store(thread_key, checkpoint, rec)
-  audit(event, thread, checkpoint, from and WORD[from] or '', WORD[to], actor,
+  audit(event, member, from and WORD[from] or '', WORD[to], actor,
     to == 'q' and rec[CODE] or rec[REASON])
   return raw
 end
+
+local function count_expiry(kind, by) count('expired:' .. KIND[kind], by) end
 
 -- Expire `rec` and return it as it is stored, by kind c(rash), s(uperseded) or o(perator). A head's fallback becomes due in
 -- the same script, unless the thread moved on, in which case it goes the same way.
@@ -182,7 +215,7 @@ expire_record = function(thread_key, thread, checkpoint, rec, kind, reason, acto
   rec[REASON], rec[CODE], rec[HOLD], rec[LEASE] = reason, '', '', ''
   rec[EXPIRY_KIND], rec[GRACE] = kind, grace
   local raw = shift(thread_key, thread, checkpoint, rec, 'e', 0, actor, 'ref_expired', was_code)
-  count('expired:' .. KIND[kind], 1)
+  count_expiry(kind, 1)
   if kind == 's' then count('births', 1) end
   if rec[FALLBACK] ~= '' then end_fallback(thread_key, thread, checkpoint, rec, kind, actor) end
   return raw

@@ -19,7 +19,7 @@ for i, word in ipairs(words) do
     answer = 'differs'
   end
 end
-if answer == 'differs' then audit('counters_mended', '', '', '', '', 'recount', '') end
+if answer == 'differs' then audit('counters_mended', SEP, '', '', 'recount', '') end
 redis.call('HSET', COUNTERS, 'recounted', ARGV[1])
 settle()
 return answer

@@ -2,6 +2,7 @@
 --
 -- KEYS[1], KEYS[2]  the store-wide record and its audit, as in the prelude; not touched
 -- KEYS[3]  any    a key of nobody's
+-- ARGV     none
 --
 -- Returns  the names of the commands that are denied or not known; none if all is well
 --
@@ -36,6 +37,5 @@ try('ZRANGEBYSCORE', key, '0', '1')
 try('ZREM', key, 'm')
 redis.pcall('DEL', key)
 try('XADD', key, '*', 'f', 'v')
-try('XTRIM', key, 'MAXLEN', '~', '1')
 redis.pcall('DEL', key)
 return denied
