@@ -4,7 +4,7 @@ The target is held against the worker that arq's own documentation sets up, whic
 writes who takes arq for this: ten jobs at once, a poll every half second. Most of that worker's
 time is its wait for the next poll. So the same worker tuned for this load (a poll every
 millisecond, 256 jobs at once) is a row of its own, a fact that is not judged: against it the drain
-came to some SIX times the rate when this was written, short of ten.
+comes to between five and six times the rate, short of ten.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from checkpointd.telemetry.record import Recorder
 REFS = 10_000
 AT_ONCE = 64
 """Replays at once."""
+
+LINKED = (ReplayOutcome.MIGRATED, ReplayOutcome.ALREADY_MIGRATED)
 
 PEER = Path(__file__).with_name("arq_peer.py")
 PEER_PYTHON = Path(sys.prefix) / "arq" / "bin" / "python"
@@ -99,8 +101,9 @@ class Draining:
         self.round_trips.append((self._trips() - trips) / refs)
         await draining.stop(self.rooms.settings.shutdown.grace)
         assert isinstance(report, DrainReport)
-        migrated = report.outcomes.get(ReplayOutcome.MIGRATED, 0)
-        assert migrated == refs, f"{migrated} of {refs} migrated: {report}"
+        # The keeper may find a lease gone that a commit under way took away: the link tells then.
+        linked = sum(report.outcomes.get(o, 0) for o in LINKED)
+        assert linked == refs, f"{linked} of {refs} are linked: {report}"
         return refs / took_s
 
     def _trips(self) -> int:

@@ -380,8 +380,8 @@ class Drain(Section):
     """Whether the drain may end over threads whose ids the registry cannot hold."""
 
     exit_on_stuck_replay: bool = False
-    """Whether the process exits when a cancelled replay goes on beyond its lease's ttl: the one way
-    to stop code that ignores cancellation."""
+    """Whether the process exits, by code 70, when a replay goes on a lease.ttl after it was
+    cancelled: the one way to stop code that ignores cancellation. It is counted in any case."""
 
 
 class Lease(Section):

@@ -36,6 +36,7 @@ class Proxy:
         self._upstream = upstream
         self._rng = random.Random(seed)  # noqa: S311 - repeats a run, guards nothing
         self._server: asyncio.Server | None = None
+        self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
         self._cleared = asyncio.Event()
@@ -56,9 +57,12 @@ class Proxy:
     async def stop(self) -> None:
         """Close everything."""
         self.clear()
+        self._stopped = True
         if self._server is not None:
             self._server.close()
         self._hang_up()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2 * LATE_SPREAD_S)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -90,20 +94,19 @@ class Proxy:
         for writer in tuple(self._clients):
             writer.transport.abort()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.weather is Weather.CUT:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopped or self.weather is Weather.CUT:
             writer.transport.abort()
             return
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         self._clients.add(writer)
+        task = asyncio.create_task(self._carry(reader, writer), name="proxy-connection")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._joined(reader, writer)
-        except asyncio.CancelledError:
-            pass
         finally:
-            self._tasks.discard(task)
             self._clients.discard(writer)
             writer.transport.abort()
 

@@ -1,7 +1,10 @@
-"""An operator's allowance is never exceeded, whatever replies are lost around it."""
+"""Replies that never come: an allowance is not exceeded by them, and no error is left behind."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,9 +12,10 @@ import pytest
 from tests.passes.world import KERNEL, World, ref
 
 from checkpointd.domain.errors import StoreUnreachableError
+from checkpointd.registry.ledger import unattended
 
 from .conftest import Worlds, a_world
-from .proxy import Proxy
+from .proxy import Proxy, Weather
 
 
 @pytest.fixture
@@ -65,3 +69,18 @@ class TestAnAllowance:
         expired = sum((await far.tally()).expired.values())
         assert expired >= 1
         assert expired + await _allowed(far) <= 4
+
+
+class TestARelease:
+    async def test_that_fails_after_everybody_has_gone_is_nobodys_forgotten_error(
+        self, proxy: Proxy, far: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await far.registry.register(ref("t"))
+        async with proxy.under(Weather.CUT), asyncio.timeout(20):
+            release = unattended(far.ledger.release_tokens([("t", "c1", "token")]))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(release), 0)
+            await asyncio.wait([release])
+        del release
+        gc.collect()
+        assert "never retrieved" not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -425,6 +426,32 @@ class TestTheKeeper:
             answer.set()
             await stage.tick()
             assert holders.guards["late"].deadline == 1000 + PERIOD + D
+
+    async def test_leaves_no_error_behind_of_a_renewal_whose_replay_is_over(self) -> None:
+        """Else the loop would print it as an exception that was never retrieved."""
+        stage = Stage()
+        printed: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: printed.append(told))
+        failed, answer = asyncio.Event(), asyncio.Event()
+
+        async def broken() -> bool:
+            failed.set()
+            raise ZeroDivisionError
+
+        async def late() -> bool:
+            await answer.wait()
+            return True
+
+        async with stage.holding("over", "late") as holders:
+            stage.answers |= {"over": broken, "late": late}
+            ticking = asyncio.create_task(stage.keeper.tick())
+            await failed.wait()
+            holders.go["over"].set()
+            await holders.end_of("over")
+            answer.set()
+            await ticking
+        gc.collect()
+        assert printed == []
 
     async def test_ends_with_its_renewals(self) -> None:
         stage = Stage(renew_every_s=0.001)

@@ -126,7 +126,7 @@ async def _of_store(store: Store, settings: Settings) -> list[Check]:
     scheme = urlsplit(settings.redis.url).scheme
     if scheme == "redis+cluster":
         found = [check for check in found if check.name != "replication"]
-        asked = store.read(lambda c: c.cluster_info(target_nodes="random"))
+        asked = store.read(lambda c: c.execute_command("CLUSTER INFO"))
         found.append(await _judged("cluster", asked, lambda told: checks.cluster(_one(told))))
     if scheme == "redis+sentinel":
         found.append(await quorum(settings))

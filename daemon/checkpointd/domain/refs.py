@@ -62,7 +62,6 @@ class CheckpointRef:
         checkpoint_id: str,
         writer_line: WriterLine,
         created_at: datetime,
-        *,
         reason: str,
         at: datetime,
     ) -> CheckpointRef:

@@ -188,7 +188,9 @@ class Keeper:
         self._judge_all()
         for guard in self._guards:
             if not guard.lost and guard not in self._renewals:
-                self._renewals[guard] = asyncio.create_task(self._renewed(guard), name="renewal")
+                renewal = asyncio.create_task(self._renewed(guard), name="renewal")
+                renewal.add_done_callback(_trouble_of)  # its guard may be gone by then
+                self._renewals[guard] = renewal
         if not self._renewals:
             return
         first = min((g.deadline for g in self._renewals if not g.lost), default=math.inf)
@@ -200,8 +202,7 @@ class Keeper:
             if not renewal.done():
                 continue
             del self._renewals[guard]
-            trouble = asyncio.CancelledError() if renewal.cancelled() else renewal.exception()
-            if trouble is not None:
+            if trouble := _trouble_of(renewal):
                 troubles.append(trouble)
         if troubles:
             # The deadlines stay as they are: silence is not a renewal.
@@ -226,3 +227,8 @@ class Keeper:
             guard.deadline = max(guard.deadline, sent_at + self._deadline_s)
         elif guard in self._guards:
             guard.lose()
+
+
+def _trouble_of(renewal: asyncio.Task[None]) -> BaseException | None:
+    """What a renewal that has ended came to, if not to an answer."""
+    return asyncio.CancelledError() if renewal.cancelled() else renewal.exception()

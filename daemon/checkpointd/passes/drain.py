@@ -243,6 +243,9 @@ class Drain:
         self.pace.answered(self._clock() - asked, now=self._clock())
         if canary:
             await self._control.give_canary(granted - len(claim.leases), epoch=canary)
+        if claim.word != "go":
+            # Its first reply may have been lost and have been another: then it holds leases.
+            self._in_background(self._give_back(taken), "release-refused-claim")
         self._note(claim)
         for lease in claim.leases:
             self._begin(lease, sent_at)

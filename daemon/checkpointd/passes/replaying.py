@@ -37,7 +37,7 @@ from checkpointd.domain.states import (
 )
 from checkpointd.leases.keeper import Guard, Keeper
 from checkpointd.registry.books import AdoptionBooks
-from checkpointd.registry.ledger import Committed, DrainLedger
+from checkpointd.registry.ledger import Committed, DrainLedger, unattended
 from checkpointd.registry.redis import RedisRegistry
 from checkpointd.replay.port import Replayer, ReplayRequest, replay_key
 from checkpointd.sources.port import LegacySource
@@ -344,7 +344,7 @@ class Replaying:
         """Give the lease back; bounded, and never in the way of what is being raised."""
         with contextlib.suppress(StoreError, TimeoutError):
             await asyncio.wait_for(
-                asyncio.shield(asyncio.ensure_future(self._ledger.release(lease, hold=hold))),
+                asyncio.shield(unattended(self._ledger.release(lease, hold=hold))),
                 RELEASE_WITHIN_S,
             )
 

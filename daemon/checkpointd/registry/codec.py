@@ -42,6 +42,8 @@ _LINES = {letter: line for line, letter in LINE_LETTERS.items()}
 HOLD_LETTERS = {Hold.NONE: "", Hold.PAUSED: "p", Hold.FALLBACK: "f"}
 _HOLDS = {letter: hold for hold, letter in HOLD_LETTERS.items()}
 
+_SEP = SEP.encode()
+
 FIELDS = (
     "version",
     "state",
@@ -192,22 +194,18 @@ def _ref(thread_id: str, checkpoint_id: str, fields: list[str]) -> CheckpointRef
 
 
 def decode_expired(
-    thread_id: str, checkpoint_id: str, answer: bytes, *, reason: str, now: datetime
+    thread_id: str, checkpoint_id: str, answer: bytes, reason: str, now: datetime
 ) -> CheckpointRef:
     """The ref that a script has expired at ``now``, or at the time that ``answer`` names.
 
     ``answer`` is its line's letter and its created_at. Errors as ``decode_record``.
     """
-    created, _, then = answer[1:].partition(b"\x1f")
     try:
-        return CheckpointRef.crashed(
-            thread_id,
-            checkpoint_id,
-            _LINES[chr(answer[0])],
-            from_us(int(created)),
-            reason=reason,
-            at=_moment(then.decode()) if then else now,
-        )
+        if _SEP in answer:
+            answer, _, then = answer.partition(_SEP)
+            now = _moment(then.decode())
+        line, created_at = _LINES[chr(answer[0])], from_us(int(answer[1:]))
+        return CheckpointRef.crashed(thread_id, checkpoint_id, line, created_at, reason, now)
     except (LookupError, ValueError, OverflowError) as error:
         raise _out_of_range(thread_id, checkpoint_id, error) from error
 

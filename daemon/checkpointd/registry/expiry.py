@@ -143,7 +143,7 @@ class Expiry:
         )
         expired_at = from_us(int(now))
         return [
-            decode_expired(thread, checkpoint, answer, reason=reason, now=expired_at)
+            decode_expired(thread, checkpoint, answer, reason, expired_at)
             for (thread, checkpoint), answer in zip(pairs, answers, strict=True)
             if answer not in _STAYS
         ]

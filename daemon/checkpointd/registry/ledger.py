@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from checkpointd.domain.errors import (
     AlreadyMigratedError,
@@ -68,6 +70,17 @@ class Committed:
     link: MigrationLink
     outcome: ReplayOutcome
     """``migrated`` or ``already_migrated``."""
+
+
+def unattended(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task that ends well for everybody: whoever began it may be gone when it fails.
+
+    ``asyncio.shield`` alone would leave the error of a release whose time was over to be
+    reported as forgotten.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 class DrainLedger:

@@ -47,7 +47,7 @@ from checkpointd.registry.codec import (
 )
 from checkpointd.registry.control import Control
 from checkpointd.registry.expiry import Expiry
-from checkpointd.registry.ledger import DrainLedger
+from checkpointd.registry.ledger import DrainLedger, unattended
 from checkpointd.registry.store import Store
 
 _TTF_BOUNDS_US = tuple(int(b * 1_000_000) for b in TTF_BOUNDS_S if not math.isinf(b))
@@ -274,15 +274,14 @@ class RedisRegistry:
         except BaseException:
             # The reply may be lost while the key holds our token: take it away by the token.
             with contextlib.suppress(Exception):
-                await asyncio.shield(
-                    self._ledger.release_tokens([(thread_id, legacy_checkpoint_id, token)])
-                )
+                taken = [(thread_id, legacy_checkpoint_id, token)]
+                await asyncio.shield(unattended(self._ledger.release_tokens(taken)))
             raise
         try:
             yield lease
         finally:
             with contextlib.suppress(Exception):
-                await asyncio.shield(self._ledger.release(lease))
+                await asyncio.shield(unattended(self._ledger.release(lease)))
 
     async def record_migration(
         self, thread_id: str, legacy_checkpoint_id: str, *, checkpoint_id: str, boundary_id: str

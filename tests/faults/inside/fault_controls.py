@@ -26,7 +26,7 @@ GUARDS: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
             ),
         )
     },
-    "expired_counter": {"prelude": ((r"count\('expired:' \.\. KIND\[kind\], 1\)", ""),)},
+    "expired_counter": {"prelude": ((r"count\('expired:' \.\. KIND\[kind\], \w+\)", ""),)},
     "state_counter": {
         "prelude": (
             (
