@@ -174,6 +174,16 @@ class TestAReplayThatIgnoresCancellation:
         assert done.returncode == 0, done.stdout
         migrated_once(ready, "t", "u")
 
+    def test_does_not_hold_up_a_stop_where_the_settings_say_so(self, ready: Any) -> None:
+        replaying(ready, IGNORES_CANCELLATION)
+        ready.set(shutdown__grace="0s", drain__exit_on_stuck_replay="true")
+        frozen(ready, "t")
+        with ready.running("run") as daemon:
+            daemon.said("daemon_started")
+            until(lambda: effects(ready) != [])
+            assert daemon.end() == 70
+        assert events(daemon)[-1]["event"] == "replay_stuck"
+
     def test_is_counted_and_leaves_its_ref_to_others_where_they_do_not(self, ready: Any) -> None:
         replaying(ready, IGNORES_CANCELLATION)
         ready.set(replay__timeout="300ms")

@@ -528,6 +528,16 @@ class TestAReplayThatIgnoresCancellation:
             await stage.tick(after=2 * TTL)
             assert stage.stuck == []
 
+    async def test_is_told_of_once_when_all_were_to_have_ended(self, stage: Stage) -> None:
+        async with stage.holding() as holders:
+            await holders.begin("deaf", deaf=True)
+            holders.tasks["deaf"].cancel()
+            stage.keeper.give_up()
+            stage.keeper.give_up()
+            assert not holders.guards["deaf"].is_held
+            assert stage.stuck == ["deaf"]
+            holders.go["deaf"].set()
+
     async def test_does_not_keep_its_ref_from_all_for_good(self, stage: Stage) -> None:
         """Its timeout cancelled it, it went on, and its lease was being renewed."""
         async with stage.holding(replay_s=60) as holders:

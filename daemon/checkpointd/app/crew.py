@@ -107,6 +107,7 @@ class Draining:
         report_stuck: Callable[[Lease], None],
     ) -> None:
         s = rooms.settings
+        self._ttl = s.lease.ttl
         self._report_stuck = report_stuck
         self._exits_when_stuck = s.drain.exit_on_stuck_replay
         self.keeper = Keeper(
@@ -172,8 +173,12 @@ class Draining:
             self._kept = asyncio.create_task(self.keeper.run(), name="lease-keeper")
 
     async def stop(self, grace: timedelta) -> None:
-        """Let replays finish for ``grace``, cancel the rest, end the keeper."""
-        cancelled = await self.drain.settle(grace)
+        """Let replays finish for ``grace``, cancel the rest, end the keeper.
+
+        What goes on a TTL after it was cancelled is left to itself: nobody renews its lease then.
+        """
+        cancelled = await self.drain.settle(grace, patience=self._ttl)
+        self.keeper.give_up()
         if cancelled:
             log.warning("replays_cancelled", count=cancelled, grace_s=grace.total_seconds())
         if self._kept is not None:

@@ -215,11 +215,21 @@ class Keeper:
         for guard in tuple(self._guards):
             if not guard.is_held or now >= guard.gives_up_at:
                 guard.lose()
-            if guard.is_told or guard.lost_at is None:
+            if guard.lost_at is None:
                 continue
             if now >= min(guard.lost_at + self._ttl_s, guard.gives_up_at):
-                guard.is_told = True
-                self._on_stuck(guard.lease)
+                self._tell(guard)
+
+    def give_up(self) -> None:
+        """Tell of every replay that goes on, as of a stuck one: all were to have ended by now."""
+        for guard in tuple(self._guards):
+            guard.lose()
+            self._tell(guard)
+
+    def _tell(self, guard: Guard) -> None:
+        if not guard.is_told:
+            guard.is_told = True
+            self._on_stuck(guard.lease)
 
     async def _renewed(self, guard: Guard) -> None:
         sent_at = self.clock()

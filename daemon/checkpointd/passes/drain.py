@@ -306,10 +306,11 @@ class Drain:
         """Claim nothing more."""
         self._stopping = True
 
-    async def settle(self, within: timedelta) -> int:
+    async def settle(self, within: timedelta, *, patience: timedelta | None = None) -> int:
         """Let running replays finish for so long, cancel the rest; how many were cancelled.
 
-        A cancelled replay gives its lease and its attempt back.
+        A cancelled replay gives its lease and its attempt back. One that ignores it is waited
+        for as long as ``patience``, if that is given, and left running.
         """
         self.stop()
         if self._running:
@@ -317,5 +318,8 @@ class Drain:
         left = tuple(self._running)
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, *self._background, return_exceptions=True)
+        if left:
+            await asyncio.wait(left, timeout=patience.total_seconds() if patience else None)
+        ended = (task for task in left if task.done())
+        await asyncio.gather(*ended, *self._background, return_exceptions=True)
         return len(left)
