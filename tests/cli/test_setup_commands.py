@@ -39,7 +39,7 @@ class TestInit:
         assert Path("other.toml").exists()
         assert not Path("checkpointd.toml").exists()
 
-    @pytest.mark.parametrize("place", ["nowhere", "/sys", "/proc/1"])
+    @pytest.mark.parametrize("place", ["nowhere", "/proc/1"])
     def test_where_nothing_can_be_written_is_one_sentence(self, command: Any, place: str) -> None:
         result = command("init", "--config", f"{place}/x.toml")
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
