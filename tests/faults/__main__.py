@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
         seed=int(asked.get("SEED") or secrets.randbelow(10_000)),
         without=without,
         workers=int(asked.get("WORKERS") or 3),
-        per_second=float(asked.get("RATE") or 25),
+        per_second=float(asked.get("RATE") or 15),
         move_clock=asked.get("CLOCK", "1") == "1",
         end_within_s=240,
     )

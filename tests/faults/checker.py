@@ -50,8 +50,9 @@ LEGAL = {
     ("expired", "finalized"),
     ("expired", "expired"),  # a late finalization, stamped
 }
-STORE_AWAY = "checkpointd: the store at "
-"""How a replica that finds no store at its start ends: one sentence, and whoever tends it tries on."""
+STORE_AWAY = "checkpointd: the store "
+"""How a replica that finds no store at its start, or one that is loading its data, ends: with one
+sentence; whoever tends it starts it again."""
 
 HOLDERS_OWN = frozenset({"ref_migrated", "ref_failed", "ref_released"})
 """What only the holder of a lease may do to its ref; a quarantine too, where it is not a claim's."""

@@ -27,7 +27,7 @@ from checkpointd.registry.store import Store
 
 from .books import read_books
 from .checker import Acknowledged, Evidence, check, effects_in, log_in
-from .inside.fault_controls import removed
+from .inside.fault_controls import GUARDED, removed
 from .observer import Observer
 from .proxy import Proxy
 from .server import Clock, Server
@@ -93,7 +93,7 @@ class Plan:
     without: str = ""
     """A guard that is taken out of the scripts, to see the checker fail."""
     workers: int = 3
-    per_second: float = 25.0
+    per_second: float = 15.0
     """New legacy threads."""
     move_clock: bool = False
     end_within_s: float = 90.0
@@ -245,6 +245,7 @@ async def _run(this: Run) -> Outcome:
             server=this.server,
             admin=admin,
             ttl_s=TTL_S,
+            dwell_on=GUARDED.get(plan.without, ""),
         )
         watch = asyncio.create_task(observer.run(), name="observer")
         await operator.freeze()

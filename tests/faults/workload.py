@@ -33,10 +33,10 @@ TEMPLATES = (
 """Threads of the sample that others are copied from, and how often."""
 
 MISCHIEF = (
-    ("plain", 70),
-    ("slow", 15),
-    ("permanent", 5),
-    ("transient", 5),
+    ("plain", 65),
+    ("slow", 10),
+    ("permanent", 10),
+    ("transient", 10),
     ("hang", 3),
     ("die", 2),
 )

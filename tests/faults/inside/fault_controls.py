@@ -40,6 +40,10 @@ GUARDS: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
 """Guard -> script, or the prelude of all scripts of a partition -> patterns and their replacements."""
 
 
+GUARDED = {"commit_lease": "commit", "fail_fence": "fail", "expire_finalized": "expire_overdue"}
+"""The script whose late arrival a guard is for; the others are met in every run."""
+
+
 def install(guard: str) -> None:
     """Send scripts without this guard from now on. ``LookupError`` if it is not there any more."""
     from checkpointd.registry import scripts

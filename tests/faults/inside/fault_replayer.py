@@ -59,9 +59,9 @@ class FaultReplayer:
         elif first and "hang" in words:
             await asyncio.Event().wait()
         else:
-            # Later attempts take longer: what an earlier one left on its way arrives during them.
-            slow = "slow" in words or not first
-            await asyncio.sleep(0.02 + (0.9 if slow else 0.15) * draw)
+            # Long enough that a step which an earlier holder left on its way arrives meanwhile.
+            long = not first or not {"slow", "permanent", "transient"}.isdisjoint(words)
+            await asyncio.sleep((0.3 + 0.9 * draw) if long else (0.05 + 0.3 * draw))
         if first and "permanent" in words:
             raise PermanentReplayError("other", f"fence {request.fence}")
         if first and "transient" in words:
