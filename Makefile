@@ -12,7 +12,7 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo "$(BIN)/python -
 INSTALL = $(PIP) install -qq --disable-pip-version-check --root-user-action=ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test faults cover run bench clean
+.PHONY: help setup check format test faults hard soak cover run bench clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -25,9 +25,15 @@ run: $(VENV)/.run ## see it work: adopt, expire and drain a sample database, in 
 test: $(VENV)/.dev ## run every test; one that lacks a program is skipped and says so
 	@$(BIN)/python -m pytest $(ARGS)
 
-faults: $(VENV)/.dev ## break servers and processes: every fault test, then a run of SECONDS from a SEED
+faults: $(VENV)/.dev ## break servers and processes for SECONDS from a SEED [WITHOUT=guard]
+	@$(BIN)/python -m tests.faults SECONDS=$(or $(SECONDS),60) \
+		$(if $(SEED),SEED=$(SEED)) $(if $(WITHOUT),WITHOUT=$(WITHOUT))
+
+hard: $(VENV)/.dev ## every test that breaks servers or processes: topologies, faults, their controls
 	@$(BIN)/python -m pytest -m faults $(ARGS)
-	@$(BIN)/python -m tests.faults SECONDS=$(or $(SECONDS),60) $(if $(SEED),SEED=$(SEED))
+
+soak: $(VENV)/.dev ## MINUTES under mild faults: nothing may grow
+	@$(BIN)/python -m tests.faults.soak MINUTES=$(or $(MINUTES),30) $(if $(SEED),SEED=$(SEED))
 
 cover: $(VENV)/.dev ## run every test and show the branches that none took
 	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(ARGS)

@@ -41,7 +41,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "server: talks to a real Redis or Valkey server")
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
-    config.addinivalue_line("markers", "faults: breaks servers and processes; `make faults`")
+    config.addinivalue_line("markers", "faults: breaks servers and processes; `make hard`")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,10 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +21,8 @@ from checkpointd.app.rooms import Rooms, open_rooms
 from checkpointd.config import load_settings
 from checkpointd.domain.refs import CheckpointRef
 from checkpointd.domain.states import WriterLine
+
+from .outside import got, until
 
 pytestmark = pytest.mark.server
 
@@ -93,24 +94,6 @@ def effects(shell: Any) -> list[tuple[str, ...]]:
     """Thread, attempt and fence of each replay that began."""
     log = shell.directory / "effects.log"
     return [tuple(line.split()) for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def answer(url: str) -> int:
-    """The status of a page."""
-    try:
-        with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310  its own address
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
-def until(true: Callable[[], bool], *, within_s: float = 30.0) -> None:
-    """Look again and again; what is looked at is another process, so there is no event to await."""
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.02)
 
 
 def events(daemon: Any) -> list[dict[str, Any]]:
@@ -225,11 +208,11 @@ class TestAStoreThatGoesAway:
                 daemon = running.enter_context(ready.running(*words))
                 url = daemon.said("daemon_started")["endpoint"]
                 daemon.keep_reading()
-                until(lambda: answer(f"{url}/readyz") == 200)
+                until(lambda: got(f"{url}/readyz")[0] == 200)
                 until(lambda: len(effects(ready)) > 3)
-            until(lambda: answer(f"{url}/readyz") == 503)
+            until(lambda: got(f"{url}/readyz")[0] == 503)
             until(lambda: [e for e in events(daemon) if e["event"] == "pass_failed"] != [])
-            assert answer(f"{url}/livez") == 200
+            assert got(f"{url}/livez")[0] == 200
             assert len(effects(ready)) < len(threads)
             with self.store(start_server, data, port):
                 until(lambda: daemon.process.poll() is not None, within_s=50)
@@ -246,7 +229,7 @@ class TestStartingAgain:
         for _ in range(2):
             with ready.running("run") as daemon:
                 url = daemon.said("daemon_started")["endpoint"]
-                assert answer(f"{url}/livez") == 200  # a connection that the port remembers
+                assert got(f"{url}/livez")[0] == 200  # a connection that the port remembers
                 assert daemon.end() == 0
 
     def test_in_one_process_works_as_well(self, ready: Any) -> None:

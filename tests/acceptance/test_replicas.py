@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -24,6 +20,8 @@ from checkpointd.config import load_settings
 from checkpointd.domain.errors import IssuanceFrozenError
 from checkpointd.domain.refs import CheckpointRef
 from checkpointd.domain.states import WriterLine
+
+from .outside import got, number, until
 
 pytestmark = pytest.mark.server
 
@@ -88,27 +86,6 @@ def replaying_by(shell: Any, source: str) -> None:
     (shell.directory / "their_replayer.py").write_text(source)
     shell.set(replay__url="python:their_replayer:Replayer", source__url="")
     shell.environ["PYTHONPATH"] = str(shell.directory)
-
-
-def got(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  its own address
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-def number(metrics: str, series: str) -> float:
-    found = re.search(rf"^{re.escape(series)} (\S+)$", metrics, re.MULTILINE)
-    return float(found[1]) if found else 0.0
-
-
-def until(true: Callable[[], bool], *, within_s: float = 30.0) -> None:
-    """Look again and again; what is looked at is another process, so there is no event to await."""
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.02)
 
 
 class TestTwoDaemonsAndAKill:

@@ -20,6 +20,7 @@ from checkpointd.domain.errors import (
     ConfigError,
     InvalidIdError,
     SourceUnreachableError,
+    StoreRefusedError,
     StoreUnreachableError,
     WrongStoreError,
 )
@@ -47,6 +48,8 @@ class TestTheCode:
         ("error", "code"),
         [
             (StoreUnreachableError("redis://h", "refused"), 69),
+            (StoreRefusedError("run claim", "LOADING it reads its data"), 69),
+            (StoreRefusedError("run claim", "NOPERM no"), 1),
             (EmbeddedServerError(Path("d"), "it is a file"), 69),
             (ConfigError(["wrong"]), 78),
             (WrongStoreError("of another environment"), 78),

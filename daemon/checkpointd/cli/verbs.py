@@ -15,6 +15,7 @@ from checkpointd.cli.common import Asked, Code, printable
 from checkpointd.domain.errors import (
     CheckpointdError,
     ConfigError,
+    StoreRefusedError,
     StoreUnreachableError,
     WrongStoreError,
 )
@@ -142,6 +143,8 @@ def code_of(error: Exception) -> Code:
             return Code.INTERRUPTED
         case StoreUnreachableError() | EmbeddedServerError():
             return Code.UNREACHABLE
+        case StoreRefusedError(transient=True):
+            return Code.UNREACHABLE  # it is there and serves nobody now: loading, failing over
         case ConfigError() | WrongStoreError():
             return Code.CONFIG
         case _:

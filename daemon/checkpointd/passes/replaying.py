@@ -161,6 +161,7 @@ class Replaying:
                 # Nobody cancelled us: something inside the replayer was, and let it through.
                 return await self._failed(lease, began, meaning_of(error))
             except Exception as error:
+                # A replayer is not ours: whatever it raises ends this replay and no other.
                 if isinstance(error, StoreRefusedError) and error.word:
                     raise  # the store as a whole says no: this ref is not to blame
                 timed_out = isinstance(error, TimeoutError) and limit.expired()
